@@ -209,7 +209,7 @@ fn of_another_version() -> Outcome {
     let (scene, subject, agent) = stage(24)?;
     let (_, image) = image(&scene)?;
     scribble(&scene, image.extents.extents[0].offset + 8, &(format::VERSION + 1).to_le_bytes())?;
-    refused(&scene, agent, "a/b", &["is of format", "this farfork reads"])?;
+    refused(&scene, agent, "a/b", &["has format version", "this farfork reads"])?;
     finish(scene, subject)
 }
 
@@ -218,9 +218,9 @@ fn from_a_truncated_pool() -> Outcome {
     let file = OpenOptions::new().write(true).open(scene.pool_path());
     let file = file.map_err(during("opening the pool's file"))?;
     file.set_len(20 * CHUNK_BYTES).map_err(during("truncating"))?;
-    refused(&scene, agent, "a/b", &["is cut off", "make a new pool"])?;
-    scene.fails(&["pool", "check"], 1, &["is cut off"])?;
-    scene.fails(&["pool", "info"], 1, &["is cut off"])?;
+    refused(&scene, agent, "a/b", &["is truncated", "make a new pool"])?;
+    scene.fails(&["pool", "check"], 1, &["is truncated"])?;
+    scene.fails(&["pool", "info"], 1, &["is truncated"])?;
     finish(scene, subject)
 }
 
@@ -353,11 +353,11 @@ fn import_of_damaged_files() -> Outcome {
     let free = scene.free_bytes()?;
     let call = ["images", "import", &path, "--name", "c/d"];
     for (bytes, words) in [
-        (whole[..whole.len() / 2].to_vec(), "is cut off"),
-        (b"hello".to_vec(), "no archive"),
-        (Vec::new(), "no archive"),
+        (whole[..whole.len() / 2].to_vec(), "is truncated"),
+        (b"hello".to_vec(), "not an archive"),
+        (Vec::new(), "not an archive"),
         (changed(&whole, whole.len() / 2), "is damaged"),
-        (changed(&whole, 9), "is of format"),
+        (changed(&whole, 9), "has format version"),
     ] {
         fs::write(&file, bytes).map_err(during("writing"))?;
         scene.fails(&call, 1, &[&path, words])?;

@@ -139,7 +139,7 @@ fn of_a_damaged_image(way: Way) -> Outcome {
     for (at, bytes, words) in [
         (head + 200, None, ["is damaged", "make it again"]),
         (image.plan_offset + 4000, None, ["is damaged", "make it again"]),
-        (head + 8, Some(&next[..]), ["is of format", "this farfork reads"]),
+        (head + 8, Some(&next[..]), ["has format version", "this farfork reads"]),
     ] {
         let pool = scene.pool()?;
         let before = pool.bytes(at, 4).map_err(during("reading"))?.to_vec();

@@ -31,15 +31,15 @@ const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
 const END: u64 = u64::from_le_bytes(*b"farfend\0");
 /// Fast enough to keep up with a disk.
 const LEVEL: i32 = 1;
-/// A process with more mappings, threads and buffers than this is none.
+/// The model of a process is smaller, whatever it has of mappings, threads and buffers.
 const MODEL_BYTES: u64 = 256 << 20;
 
 /// Why an archive could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error(
-        "cannot {doing} the archive: {}; look at the file, its directory and their space",
+        "cannot {doing} the archive: {}; check the path, its permissions and the free space",
         words::of(.source)
     )]
     Io {
@@ -48,20 +48,22 @@ pub enum ArchiveError {
         /// The reason.
         source: io::Error,
     },
-    /// It is something else.
-    #[error("it is no archive of a farfork image: name a file that `farfork images export` wrote")]
+    /// It is not an archive.
+    #[error(
+        "it is not an archive of a farfork image: name a file that `farfork images export` wrote"
+    )]
     NotAnArchive,
     /// It has another format.
     #[error(
-        "it is of format {found}, this farfork reads {VERSION}: import it with the farfork that \
+        "it has format version {found}, this farfork reads {VERSION}: import it with the farfork that \
          wrote it, or export the image again"
     )]
     OtherVersion {
         /// Its format.
         found: u32,
     },
-    /// It ends too early.
-    #[error("it is cut off: copy or export it again")]
+    /// It is truncated.
+    #[error("it is truncated: copy or export it again")]
     CutOff,
     /// It does not fit its checksums.
     #[error("it is damaged ({what}): copy or export it again")]
@@ -80,7 +82,7 @@ impl From<farfork_pool::PoolError> for ArchiveError {
     }
 }
 
-/// Told after each chunk: chunks done, and all of them.
+/// Called after each chunk with the chunks done, and all of them.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -367,7 +369,7 @@ fn read_model(input: &mut Summed<impl Read>, header: &Header) -> Result<Model, A
         postcard::from_bytes(&bytes).map_err(|_| damaged("the model cannot be read"))?;
     model.validate().map_err(damaged)?;
     if model.chunks() as u64 != header.chunks {
-        return Err(damaged("another number of chunks"));
+        return Err(damaged("its number of chunks does not match the model"));
     }
     Ok(model)
 }

@@ -11,8 +11,8 @@
 //! 1. An entry counts if its sequence number is not 0. Numbers grow and are never used twice, and
 //!    an entry's words are stored before its number: that one store commits a `set`.
 //! 2. Of several entries with one name the highest number counts. A `set` commits the new entry
-//!    before it takes the old one away, so that there is one at every moment; whoever changes the
-//!    name next takes away what a writer left that died in between.
+//!    before it takes the old one away, so that there is one at every moment. The next change of
+//!    the name takes away what a writer left that died in between.
 //! 3. Before an entry is taken away, the count of moves grows. A reader looks again if the count
 //!    has changed meanwhile: the name may have moved behind its back.
 //! 4. Changes go under the lock of the area; readers take none.
@@ -31,13 +31,13 @@ use table::{Entry, Table};
 /// What can go wrong with a catalog.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The pool that holds it does not answer.
+    /// The pool that holds it cannot be used.
     #[error("cannot use the catalog: {0}")]
     Pool(#[from] PoolError),
     /// It has another format.
     #[error(
-        "the catalog of the pool at {path} has format version {found}, this farfork reads version \
-         {known}: use the farfork that made it, or make a new pool",
+        "cannot read the catalog of the pool at {path}: it has format version {found}, this farfork \
+         reads {known}; use the farfork that made it, or make a new pool",
         known = table::VERSION
     )]
     OtherVersion {
@@ -46,17 +46,18 @@ pub enum CatalogError {
         /// Version of the catalog.
         found: u64,
     },
-    /// The words hold something else.
-    #[error("the pool at {path} holds something else in place of a catalog: make a new pool")]
+    /// The words are not those of a catalog.
+    #[error(
+        "the catalog of the pool at {path} is damaged: its first words are not those of a catalog; make a new pool"
+    )]
     NotACatalog {
         /// The pool.
         path: String,
     },
     /// Entries do not fit their checksum.
     #[error(
-        "{entries} entries of the catalog in the pool at {path} are damaged, one of them may be \
-         what was asked for: run `farfork pool check`, which takes them away, and name their images \
-         anew"
+        "name not found, and {entries} entries of the catalog in the pool at {path} are damaged: run \
+         `farfork pool check`, which removes them, and name their images again"
     )]
     Damaged {
         /// The pool.

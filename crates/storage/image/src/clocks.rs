@@ -68,9 +68,9 @@ fn read() -> Readings {
     }
 }
 
-/// What `/proc/WHO/timens_offsets` says. A kernel without time namespaces has no such file.
-fn offsets(who: &str) -> io::Result<Offsets> {
-    match fs::read_to_string(format!("/proc/{who}/timens_offsets")) {
+/// The offsets in `/proc/PID/timens_offsets`; `pid` may be `self`. A kernel without time namespaces has no such file.
+fn offsets(pid: &str) -> io::Result<Offsets> {
+    match fs::read_to_string(format!("/proc/{pid}/timens_offsets")) {
         Ok(text) => Ok(parse(&text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Offsets::default()),
         Err(error) => Err(error),

@@ -11,8 +11,8 @@ pub enum ImageError {
     Pool(#[from] PoolError),
     /// The image's metadata is not of this version.
     #[error(
-        "image {cid} is of format {found}, this farfork reads {expected}: restore it with the \
-         farfork that made it, or make it again"
+        "cannot read image {cid}: it has format version {found}, this farfork reads {expected}; restore \
+         it with the farfork that made it, or take a new checkpoint"
     )]
     Version {
         /// The image.
@@ -24,7 +24,8 @@ pub enum ImageError {
     },
     /// The image's metadata is damaged.
     #[error(
-        "image {cid} is damaged ({what}): remove it and make it again, or import it from a file"
+        "image {cid} is damaged ({what}): remove it, then take a new checkpoint or import it from an \
+         archive"
     )]
     Damaged {
         /// The image.
@@ -34,8 +35,8 @@ pub enum ImageError {
     },
     /// The pool has no run of free chunks that is long enough for the metadata.
     #[error(
-        "the pool's free chunks are too scattered for the {chunks} chunks of metadata of image \
-         {cid}: remove images that are not needed"
+        "cannot publish image {cid}: its metadata needs {chunks} chunks side by side, and the pool's \
+         free chunks are too scattered; remove images that are not needed"
     )]
     Scattered {
         /// The image.

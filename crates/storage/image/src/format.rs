@@ -44,8 +44,8 @@ struct ImageHeader {
 
 const _: () = assert!(size_of::<ImageHeader>() == 88);
 
-/// Encodes an image's metadata; `placement` tells where each chunk of the model's segments lies
-/// and `sums` its checksum.
+/// Encodes an image's metadata; `placement` has the pool offset of each chunk of the model's
+/// segments and `sums` its checksum.
 pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u8> {
     let encoded = postcard::to_stdvec(model).unwrap_or_default();
     let plan = compile(model, placement);
@@ -124,16 +124,16 @@ impl Image {
     pub fn read_at(pool: &Pool, extents: ImageExtents) -> Result<Image, ImageError> {
         let cid = extents.cid;
         let damaged = |what| ImageError::Damaged { cid, what };
-        let first = extents.extents.first().ok_or(damaged("no chunks"))?;
+        let first = extents.extents.first().ok_or(damaged("it has no chunks"))?;
         if extents.root_len > first.bytes() {
-            return Err(damaged("metadata is not in one piece"));
+            return Err(damaged("its metadata is not in one piece"));
         }
         let bytes = pool.bytes(first.offset, extents.root_len)?;
         let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(bytes, cid)?;
         let meta = meta_chunks(extents.root_len) as usize;
         let placement: Vec<u64> = chunk_offsets(&extents.extents).into_iter().skip(meta).collect();
         if placement.len() != model.chunks() {
-            return Err(damaged("chunks are missing, or too many"));
+            return Err(damaged("its number of chunks does not match its model"));
         }
         let plan_offset = first.offset + plan_offset;
         Ok(Image { extents, model, plan_offset, plan_bytes, sums, placement })
@@ -184,20 +184,21 @@ impl Metadata {
             .sums_count
             .checked_mul(4)
             .and_then(|len| part(header.sums_offset, len))
-            .ok_or(damaged("the checksums lie outside"))?
+            .ok_or(damaged("its checksums lie outside of the metadata"))?
             .chunks_exact(4)
             .map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]))
             .collect();
         if sums.len() != model.chunks() {
-            return Err(damaged("another number of checksums than of chunks"));
+            return Err(damaged("its numbers of checksums and of chunks differ"));
         }
         let (plan_offset, plan_bytes) = (header.plan_offset, header.plan_bytes);
-        let plan = part(plan_offset, plan_bytes).ok_or(damaged("the plan lies outside"))?;
-        let (plan, _) =
-            PlanHeader::read_from_prefix(plan).map_err(|_| damaged("no room for a plan"))?;
+        let plan = part(plan_offset, plan_bytes)
+            .ok_or(damaged("its plan lies outside of the metadata"))?;
+        let (plan, _) = PlanHeader::read_from_prefix(plan)
+            .map_err(|_| damaged("its metadata is too short for a plan"))?;
         let is_plan = plan.magic == PLAN_MAGIC && plan.bytes == plan_bytes;
         if !is_plan || !(plan_offset | plan_bytes).is_multiple_of(PAGE_BYTES) {
-            return Err(damaged("the plan is none"));
+            return Err(damaged("its plan is not a plan"));
         }
         Ok(Metadata { model, plan_offset, plan_bytes, sums })
     }
@@ -213,17 +214,17 @@ pub fn reseal(bytes: &mut [u8]) {
 
 fn checked_header(bytes: &[u8], cid: Cid) -> Result<ImageHeader, ImageError> {
     let damaged = |what| ImageError::Damaged { cid, what };
-    let (header, _) =
-        ImageHeader::read_from_prefix(bytes).map_err(|_| damaged("no room for a header"))?;
+    let (header, _) = ImageHeader::read_from_prefix(bytes)
+        .map_err(|_| damaged("its metadata is too short for a header"))?;
     if header.magic != MAGIC {
-        return Err(damaged("wrong magic"));
+        return Err(damaged("its magic number is wrong"));
     }
     if header.version != VERSION {
         let (found, expected) = (header.version, VERSION);
         return Err(ImageError::Version { cid, found, expected });
     }
     if header.meta_bytes != bytes.len() as u64 || header.cid != cid.to_bytes() {
-        return Err(damaged("the header is another image's"));
+        return Err(damaged("its header is that of another image"));
     }
     let without = ImageHeader { checksum: 0, ..header };
     let sum = crc32c::crc32c(without.as_bytes());

@@ -15,8 +15,7 @@
 //! Invariants: segments overlap neither in the process nor in the image; each lies within one
 //! window and one chunk; each stored page lies in a segment; there are no more chunks than
 //! windows. What a segment holds beyond stored pages is anonymous memory that the process has not
-//! touched. So whoever maps a segment at its address, no more and no less, sees the process's own
-//! bytes only.
+//! touched. So a clone that maps exactly a segment at its address sees the process's own bytes only.
 
 use std::collections::BTreeSet;
 
@@ -87,7 +86,7 @@ fn spans(windows: &[StoredWindow], index: usize, regions: &[Region]) -> Vec<Span
     for region in regions[first..].iter().take_while(|region| region.start < end) {
         let piece = (region.start.max(window.address), region.end.min(end));
         let mut own = window.runs(piece.0, piece.1);
-        // A file's page that was not stored is no zeros; contents that are copied are no mappings.
+        // A page of a file that was not stored does not read as zeros. Content that is copied is not mapped.
         if region.backing == Backing::Anonymous && !region.must_be_anonymous() {
             own.splice(.., joined(&own, windows, index, region));
         }
@@ -260,8 +259,8 @@ pub struct MappedSpan {
 }
 
 impl Memory {
-    /// What a clone maps from the pool, in address order, without guard regions: nobody reads or
-    /// writes those, and whoever maps pages there takes the guard away.
+    /// What a clone maps from the pool, in address order, without guard regions: these are not
+    /// read or written, and mapping pages there would remove the guard.
     pub fn mapped_spans(&self) -> impl Iterator<Item = MappedSpan> {
         self.whole_spans().flat_map(|span| {
             let parts = self.unguarded((span.address, span.address + span.bytes));

@@ -1,7 +1,7 @@
 //! What a checkpoint knows of a process: plain values, independent of the pool that holds them.
 //!
 //! The model is encoded into the image's metadata. The hot path never reads it; it serves to
-//! compile the plan, to tell a person what is in the image, and to move images between pools.
+//! compile the plan, to show a user what is in the image, and to move images between pools.
 //! Addresses are the parent's, lengths are bytes, times nanoseconds unless a name says otherwise.
 //!
 //! ```text
@@ -78,7 +78,7 @@ pub struct Model {
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Member {
-    /// Place in the family.
+    /// Place in the tree.
     pub kinship: Kinship,
     /// Identity and attributes.
     pub process: Process,
@@ -151,7 +151,7 @@ impl Model {
     /// The process that a clone is known by: the ancestor of the others.
     ///
     /// # Panics
-    /// If there is none, which no model that is [valid](Model::validate) lacks.
+    /// If there is none. A [valid](Model::validate) model has one.
     pub fn root(&self) -> &Member {
         &self.members[0]
     }

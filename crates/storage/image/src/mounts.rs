@@ -80,7 +80,7 @@ pub fn id_at(path: &Path) -> io::Result<u64> {
     Ok(statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?.stx_mnt_id)
 }
 
-/// File systems that are told apart by what they are made of, since several of one type may be
+/// File systems that are compared by what they are made of, since several of one type may be
 /// mounted and none of them is this machine's own.
 fn is_from_elsewhere(fs_type: &str) -> bool {
     const TYPES: [&str; 12] = [
@@ -179,10 +179,10 @@ mod tests {
         let proc = mount("/proc", "proc");
         assert_eq!(changed_mounts(std::slice::from_ref(&proc)), Vec::<String>::new());
         let other = [mount("/proc", "ext4"), mount("/nowhere/at/all", "ext4"), proc.clone()];
-        let told = changed_mounts(&other);
-        assert_eq!(told[0], "/proc was on ext4 and is on proc here");
-        assert_eq!(told[1], "/nowhere/at/all is missing on this node");
-        assert_eq!(told.len(), 2);
+        let changed = changed_mounts(&other);
+        assert_eq!(changed[0], "/proc was on ext4 and is on proc here");
+        assert_eq!(changed[1], "/nowhere/at/all is missing on this node");
+        assert_eq!(changed.len(), 2);
         let bound =
             |from: &str| changed_mounts(&[Mount { bound_from: Some(from.into()), ..proc.clone() }]);
         assert_eq!(bound("/nowhere"), ["/nowhere, to be mounted on /proc, is missing"]);

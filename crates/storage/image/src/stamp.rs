@@ -1,4 +1,4 @@
-//! What tells whether a file is the same on another node.
+//! How farfork knows that a file is the same on another node.
 //!
 //! A build-id is a hash that the linker put into an ELF file, so it names the contents wherever
 //! and whenever the file was installed. It is read from the file itself: on the node nothing maps
@@ -15,7 +15,7 @@ use object::{Endianness, FileKind, ReadCache, ReadRef};
 
 use crate::model::{FileIdentity, FileStamp};
 
-/// Larger notes are no linker's: a damaged file must not cost memory.
+/// Linkers write smaller notes. The limit keeps a damaged file from costing memory.
 const MOST_NOTE_BYTES: u64 = 64 << 10;
 
 impl FileStamp {

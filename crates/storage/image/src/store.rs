@@ -7,7 +7,7 @@ use crate::error::ImageError;
 use crate::format;
 use crate::model::Model;
 
-/// An image that nobody sees yet: chunks for what is stored. Room for its metadata is taken at the
+/// An image that is not visible yet: chunks for what is stored. Room for its metadata is taken at the
 /// end, when its size is known.
 pub struct Draft<'p> {
     writer: ImageWriter<'p>,

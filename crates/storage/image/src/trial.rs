@@ -26,7 +26,7 @@ pub struct Skipped {
 
 /// Why no process of a tree installs its filters.
 const FILTERED: &str =
-    "a process behind its filters cannot report, and others of the tree are not done";
+    "a process behind its filters cannot report while others of the tree are still being made";
 
 impl Outline {
     /// The outline of `plan`.

@@ -67,12 +67,12 @@ impl Model {
             let comes_after = if index == 0 { parent.is_none() } else { parent < Some(index) };
             demand(
                 comes_after && (index == 0 || parent.is_some()),
-                "a process without its parent",
+                "a process whose parent is missing or listed after it",
             )?;
         }
-        demand(self.root().kinship.ended.is_none(), "a clone that has ended")?;
+        demand(self.root().kinship.ended.is_none(), "a root process that has ended")?;
         let has_places = family::check(&self.members).is_ok();
-        demand(has_places, "a process that cannot be put in its place")?;
+        demand(has_places, "a process whose session or group cannot be restored")?;
         self.members.iter().try_for_each(|member| self.validate_member(member))
     }
 
@@ -80,16 +80,19 @@ impl Model {
         let segments = || self.objects.iter().filter(|object| object.is_system_v());
         let has_none = self.semaphores.is_empty() && self.queues.is_empty();
         let has_none = has_none && segments().next().is_none();
-        demand(self.has_own_ipc || has_none, "an object of System V of nobody's")?;
+        demand(self.has_own_ipc || has_none, "objects of System V without an IPC namespace")?;
         let sets = self.semaphores.iter().map(|set| set.identity.id);
         let mut ids = sets.chain(self.queues.iter().map(|queue| queue.identity.id));
-        demand(ids.all(|id| id <= i32::MAX as u32), "an object with an id that is none")?;
+        demand(ids.all(|id| id <= i32::MAX as u32), "an object of System V with an invalid id")?;
         for set in &self.semaphores {
             let count = set.values.len();
-            demand((1..=SEMAPHORES).contains(&count), "a set of semaphores that is none")?;
+            demand(
+                (1..=SEMAPHORES).contains(&count),
+                "a semaphore set with an invalid number of semaphores",
+            )?;
         }
         let removed = segments().filter_map(SharedObject::removed).count();
-        demand(removed <= window::MOST_REMOVED, "removed segments without end")
+        demand(removed <= window::MOST_REMOVED, "too many removed segments")
     }
 
     fn validate_member(&self, member: &Member) -> Check {
@@ -122,39 +125,39 @@ impl Model {
         let end = places.last().map_or(0, |last| last.0 + last.1);
         demand(end <= CHUNK_BYTES * windows as u64, "a segment beyond all chunks")?;
         let apart = places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
-        demand(apart, "segments that share a place")?;
+        demand(apart, "segments that overlap in a chunk")?;
         let bits =
             |pages: &[u64]| pages.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         let windows = self.stored().flat_map(|stored| &stored.windows);
         let stored: u64 = windows.map(|window| bits(&window.pages)).sum();
         let placed: u64 = self.chunk_pages().iter().map(|pages| bits(pages)).sum();
-        demand(stored == placed, "a stored page that lies nowhere")
+        demand(stored == placed, "a stored page outside of all segments")
     }
 
     fn demand_object(&self, index: u32) -> Check {
-        demand((index as usize) < self.objects.len(), "shared memory that is not there")
+        demand((index as usize) < self.objects.len(), "a reference to missing shared memory")
     }
 
     fn demand_member(&self, index: u32) -> Check {
-        demand((index as usize) < self.members.len(), "a process that is not there")
+        demand((index as usize) < self.members.len(), "a reference to a missing process")
     }
 
     fn validate_descriptors(&self, member: &Member) -> Check {
         let numbers = member.descriptors.windows(2).all(|pair| pair[0].fd < pair[1].fd);
-        demand(numbers, "descriptors that are not in order")?;
+        demand(numbers, "unsorted descriptors")?;
         for descriptor in &member.descriptors {
-            demand(descriptor.fd < MAX_FDS, "a descriptor number beyond every limit")?;
+            demand(descriptor.fd < MAX_FDS, "a descriptor number that is too large")?;
             let has_file = (descriptor.file as usize) < self.files.len();
             demand(has_file, "a descriptor without a file")?;
         }
         let held = member.locks.iter().map(|lock| lock.file);
         for file in held.chain(member.notices.iter().map(|notice| notice.file)) {
             let is_ours = self.files.get(file as usize).is_some_and(|file| file.flags().is_some());
-            demand(is_ours, "a lock on no file")?;
+            demand(is_ours, "a lock on a file that the process has not open")?;
         }
         for lock in &member.locks {
             let end = lock.start.checked_add(lock.length);
-            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond every file")?;
+            demand(end.is_some_and(|end| end < 1 << 63), "a lock beyond the largest file offset")?;
         }
         Ok(())
     }
@@ -162,7 +165,7 @@ impl Model {
     fn validate_files(&self) -> Check {
         let is_external = |file: &&OpenFile| matches!(file, OpenFile::External { .. });
         let externals = self.files.iter().filter(is_external).count();
-        demand(externals + 3 <= MAX_REQUEST_FDS, "too many files from outside")?;
+        demand(externals + 3 <= MAX_REQUEST_FDS, "too many external descriptors")?;
         self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
         for terminal in &self.terminals {
             demand(terminal.settings.len() == SETTINGS_BYTES, "a terminal without settings")?;
@@ -172,27 +175,32 @@ impl Model {
                 path(at)?;
                 stamp.iter().try_for_each(FileStamp::validate)
             }
-            OpenFile::Unnamed { file, .. } => {
-                demand((*file as usize) < self.unnamed.len(), "a file without content")
-            }
+            OpenFile::Unnamed { file, .. } => demand(
+                (*file as usize) < self.unnamed.len(),
+                "a reference to a missing file without a name",
+            ),
             OpenFile::TerminalMaster { terminal, path: at, .. } => {
-                demand((*terminal as usize) < self.terminals.len(), "a master of no terminal")?;
+                demand(
+                    (*terminal as usize) < self.terminals.len(),
+                    "a master of a missing terminal",
+                )?;
                 path(at)
             }
             OpenFile::TerminalSlave { terminal, .. } => {
-                demand((*terminal as usize) < self.terminals.len(), "a slave of no terminal")
+                demand((*terminal as usize) < self.terminals.len(), "a slave of a missing terminal")
             }
             OpenFile::Inotify { watches, .. } => {
                 let numbers = watches.windows(2).all(|pair| pair[0].number < pair[1].number);
-                demand(numbers, "watches that are not in order")?;
+                demand(numbers, "unsorted watches")?;
                 watches.iter().try_for_each(|watch| path(&watch.path))
             }
             OpenFile::Fanotify { marks, .. } => marks.iter().try_for_each(|mark| path(&mark.path)),
-            OpenFile::Pipe { content, capacity, .. } => {
-                demand(content.len() <= *capacity as usize, "a pipe that holds too much")
-            }
+            OpenFile::Pipe { content, capacity, .. } => demand(
+                content.len() <= *capacity as usize,
+                "a pipe with more bytes than its capacity",
+            ),
             OpenFile::SocketPair { end, options, incoming, .. } => {
-                demand(*end < 2, "a socket pair of three")?;
+                demand(*end < 2, "a socket pair with more than two ends")?;
                 incoming.iter().try_for_each(|message| self.validate_message(message))?;
                 validate_options(options)
             }
@@ -214,15 +222,15 @@ impl Member {
             && self.descriptors.is_empty()
             && self.locks.is_empty()
             && self.notices.is_empty();
-        demand(is_empty, "a process that has ended and has something")
+        demand(is_empty, "an ended process that has memory, threads or descriptors")
     }
 }
 
 impl Model {
     fn validate_message(&self, message: &Message) -> Check {
         let known = message.files.iter().all(|file| (*file as usize) < self.files.len());
-        demand(known, "a message with a descriptor of no file")?;
-        demand(message.files.len() <= MOST_DESCRIPTORS, "a message with descriptors without end")
+        demand(known, "a message with a descriptor of a missing file")?;
+        demand(message.files.len() <= MOST_DESCRIPTORS, "a message with too many descriptors")
     }
 }
 
@@ -230,30 +238,30 @@ impl Memory {
     fn validate(&self) -> Check {
         self.regions.iter().try_for_each(Region::validate)?;
         let apart = self.regions.windows(2).all(|pair| pair[0].end <= pair[1].start);
-        demand(apart, "mappings that overlap or are not in order")?;
+        demand(apart, "unsorted or overlapping mappings")?;
         for (start, end) in &self.guards {
             range(*start, *end)?;
         }
-        demand(self.protection_keys < 1 << 16, "a protection key that does not exist")?;
+        demand(self.protection_keys < 1 << 16, "an invalid protection key")?;
         let (start, bytes) = self.vdso;
-        demand(bytes <= VDSO_BYTES, "a vDSO of more than a few pages")?;
+        demand(bytes <= VDSO_BYTES, "a vDSO that is too large")?;
         demand(
             bytes == 0 || range(start, start.saturating_add(bytes)).is_ok(),
-            "a vDSO at no address",
+            "a vDSO at an invalid address",
         )?;
-        demand(self.auxv.len() <= AUXV_WORDS, "an auxiliary vector without end")
+        demand(self.auxv.len() <= AUXV_WORDS, "an auxiliary vector that is too long")
     }
 }
 
 impl Stored {
-    /// `window` tells of a segment whether it lies where such content may.
+    /// `window` checks that a segment lies where such content may.
     fn validate(&self, window: fn(&Segment) -> Check) -> Check {
         let sorted = self.windows.windows(2).all(|pair| pair[0].address < pair[1].address);
-        demand(sorted, "windows that are not in order")?;
+        demand(sorted, "unsorted windows")?;
         for window in &self.windows {
             let ends = SharedObject::AREA + OBJECT_BYTES;
             let fits = window.address.is_multiple_of(CHUNK_BYTES) && window.address < ends;
-            demand(fits, "a window at no address of one")?;
+            demand(fits, "a window at an invalid address")?;
         }
         for segment in &self.segments {
             window(segment)?;
@@ -263,10 +271,10 @@ impl Stored {
             let fits = segment.place.is_multiple_of(PAGE_BYTES)
                 && inside(segment.place, end)
                 && inside(segment.address, segment.end());
-            demand(fits, "a segment that lies in two windows or chunks")?;
+            demand(fits, "a segment that crosses a window or chunk")?;
         }
         let apart = self.segments.windows(2).all(|pair| pair[0].end() <= pair[1].address);
-        demand(apart, "segments that overlap or are not in order")
+        demand(apart, "unsorted or overlapping segments")
     }
 }
 
@@ -278,12 +286,12 @@ fn content_window(segment: &Segment) -> Check {
     let is_window = segment.address.is_multiple_of(CHUNK_BYTES);
     let is_whole =
         is_window && segment.bytes == CHUNK_BYTES && segment.address >= SharedObject::AREA;
-    demand(is_whole, "content of shared memory that is not in whole chunks")
+    demand(is_whole, "shared memory whose content does not fill whole chunks")
 }
 
 fn validate_options(options: &[SocketOption]) -> Check {
     let fit = options.iter().all(|option| option.value.len() <= OPTION_BYTES);
-    demand(fit, "a socket option without end")
+    demand(fit, "a socket option that is too long")
 }
 
 impl Socket {
@@ -291,40 +299,43 @@ impl Socket {
         let peer = match &self.role {
             SocketRole::Connected { peer } => Some(peer),
             SocketRole::Established(connection) => {
-                demand(self.name.is_some(), "a connection from nowhere")?;
+                demand(self.name.is_some(), "a connection without a local address")?;
                 let all = connection.sent.1.len();
-                demand(connection.unsent as usize <= all, "more to send than there is")?;
-                demand(!connection.lock.contains('\0'), "a lock with a name that is none")?;
+                demand(
+                    connection.unsent as usize <= all,
+                    "a connection with more unsent bytes than bytes to send",
+                )?;
+                demand(!connection.lock.contains('\0'), "a network lock with an invalid name")?;
                 Some(&connection.peer)
             }
             _ => None,
         };
         let addresses = self.name.iter().chain(peer);
         let fit = |bytes: &Vec<u8>| (2..=ADDRESS_BYTES).contains(&bytes.len());
-        demand(addresses.into_iter().all(fit), "a socket at no address")?;
+        demand(addresses.into_iter().all(fit), "a socket with an address that is too long")?;
         self.file.iter().try_for_each(|file| path(&file.place))?;
         validate_options(&self.options)?;
         validate_options(&self.last_options)?;
-        demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter without end")
+        demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter that is too long")
     }
 }
 
 fn range(start: u64, end: u64) -> Check {
     let aligned = start.is_multiple_of(PAGE_BYTES) && end.is_multiple_of(PAGE_BYTES);
-    demand(aligned && start < end && end <= ADDRESSES, "a mapping at no address of one")
+    demand(aligned && start < end && end <= ADDRESSES, "a mapping at an invalid address")
 }
 
 impl Region {
     fn validate(&self) -> Check {
         range(self.start, self.end)?;
         let is_ours = self.end > window::BASE && self.start < window::END;
-        demand(!is_ours, "a mapping where farfork keeps its own code")?;
+        demand(!is_ours, "a mapping in the restorer window")?;
         let shift = self.traits.page_shift;
         let pages = 1u64.checked_shl(shift.into()).unwrap_or_default();
         let fits = self.start & pages.wrapping_sub(1) == 0 && self.end & pages.wrapping_sub(1) == 0;
-        demand(shift < 64 && fits, "huge pages that are cut")?;
+        demand(shift < 64 && fits, "a mapping of huge pages that is not a multiple of their size")?;
         let is_anonymous = matches!(self.backing, Backing::Anonymous);
-        demand(shift == 0 || is_anonymous, "huge pages of a file")?;
+        demand(shift == 0 || is_anonymous, "a mapping of a file with huge pages")?;
         // A stack gets a page below it to grow into.
         demand(!self.traits.grows_down || self.start >= PAGE_BYTES, "a stack at address 0")?;
         match &self.backing {
@@ -332,14 +343,17 @@ impl Region {
             Backing::Object { offset, .. } => {
                 let end = offset.checked_add(self.end - self.start);
                 let fits = end.is_some_and(|end| end < OBJECT_BYTES);
-                demand(fits && offset.is_multiple_of(PAGE_BYTES), "a mapping beyond every file")
+                demand(
+                    fits && offset.is_multiple_of(PAGE_BYTES),
+                    "a mapping beyond the largest file offset",
+                )
             }
             Backing::PrivateFile(file, offset) | Backing::SharedFile { file, offset, .. } => {
                 file.validate()?;
                 let end = offset.checked_add(self.end - self.start);
                 let fits =
                     end.is_some_and(|end| end < 1 << 63) && offset.is_multiple_of(PAGE_BYTES);
-                demand(fits, "a mapping beyond every file")
+                demand(fits, "a mapping beyond the largest file offset")
             }
         }
     }
@@ -347,18 +361,18 @@ impl Region {
 
 impl SharedObject {
     fn validate(&self, content: &Stored) -> Check {
-        demand(self.size < OBJECT_BYTES, "shared memory larger than any")?;
+        demand(self.size < OBJECT_BYTES, "shared memory that is too large")?;
         let name = match &self.kind {
             ObjectKind::Anonymous { .. } => &[][..],
             ObjectKind::Memfd(name) | ObjectKind::Unlinked(name) => name,
             ObjectKind::SystemV(segment) => {
-                demand(segment.id <= i32::MAX as u32, "a segment with an id that is none")?;
+                demand(segment.id <= i32::MAX as u32, "a segment of System V with an invalid id")?;
                 &[]
             }
         };
         demand(
             name.len() <= MEMFD_NAME_BYTES && !name.contains(&0),
-            "a memfd's name that is none",
+            "a memfd with an invalid name",
         )?;
         let is_anonymous = matches!(self.kind, ObjectKind::Anonymous { .. });
         let may_be_empty = !is_anonymous && !self.is_system_v();
@@ -376,7 +390,7 @@ impl ObjectExtent {
             && self.bytes > 0
             && self.bytes < OBJECT_BYTES
             && (SharedObject::AREA..SharedObject::AREA + OBJECT_BYTES).contains(&self.stored);
-        demand(sound, "a part of shared memory that is outside of it")?;
+        demand(sound, "content outside of its shared memory")?;
         let windows = &content.windows;
         let start = align_down(self.stored, CHUNK_BYTES);
         let first = windows.partition_point(|window| window.address < start);
@@ -385,22 +399,22 @@ impl ObjectExtent {
             && windows
                 .get(first + last as usize)
                 .is_some_and(|window| window.address == start + last * CHUNK_BYTES);
-        demand(held, "a part of shared memory that is not stored")
+        demand(held, "content of shared memory that is not stored")
     }
 }
 
 impl UnnamedFile {
     fn validate(&self) -> Check {
         path(&self.directory)?;
-        demand(self.size < 1 << 63, "a file larger than every file")?;
+        demand(self.size < 1 << 63, "a file that is too large")?;
         let mut end = 0;
         for (offset, bytes) in &self.extents {
-            demand(*offset >= end, "content of a file that is not in order")?;
+            demand(*offset >= end, "unsorted content of a file")?;
             end = offset.saturating_add(bytes.len() as u64);
         }
         demand(end <= self.size, "content beyond the end of its file")?;
         let is_text = self.attributes.iter().all(|(name, _)| !name.contains('\0'));
-        demand(is_text, "an attribute with a name that is none")
+        demand(is_text, "an extended attribute with an invalid name")
     }
 }
 
@@ -416,25 +430,22 @@ impl Thread {
         let vectors = (xstate::MINIMUM_BYTES..=XSTATE_BYTES).contains(&self.xstate.len());
         demand(vectors, "a thread without its vector registers")?;
         let is_name = self.comm.len() <= COMM_BYTES && !self.comm.contains(&0);
-        demand(is_name, "a thread with a name that is none")?;
+        demand(is_name, "a thread with an invalid name")?;
         let most = SeccompFilter::MOST_INSTRUCTIONS;
         let fits = |filter: &SeccompFilter| (1..=most).contains(&filter.instructions.len());
-        demand(self.filters.iter().all(fits), "a seccomp filter that is none")?;
+        demand(self.filters.iter().all(fits), "an invalid seccomp filter")?;
         let path: usize = self.filters.iter().map(|filter| filter.instructions.len() + 4).sum();
-        demand(
-            path <= SeccompFilter::MOST_OF_A_THREAD,
-            "more seccomp filters than a thread takes",
-        )?;
+        demand(path <= SeccompFilter::MOST_OF_A_THREAD, "too many seccomp filters")?;
         pending(&self.pending)
     }
 }
 
 fn pending(signals: &[Vec<u8>]) -> Check {
     let whole = signals.iter().all(|info| info.len() == SIGINFO_BYTES);
-    demand(whole, "a signal that is cut off")
+    demand(whole, "a truncated pending signal")
 }
 
 fn path(path: &Path) -> Check {
     let is_path = path.is_absolute() && !path.as_os_str().as_bytes().contains(&0);
-    demand(is_path, "a path that is none")
+    demand(is_path, "an invalid path")
 }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_touched_grown_or_removed_is_told() {
+    fn what_was_touched_grown_or_removed_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let [same, grown, touched, gone] = ["same", "grown", "touched", "gone"].map(at);
@@ -201,10 +201,10 @@ mod tests {
         fs::write(&grown, "five!").unwrap();
         touch(&touched);
         fs::remove_file(&gone).unwrap();
-        let told = changed_files(&model, &mut seen);
-        let kinds: Vec<Change> = told.iter().map(|file| file.change).collect();
+        let changed = changed_files(&model, &mut seen);
+        let kinds: Vec<Change> = changed.iter().map(|file| file.change).collect();
         assert_eq!(kinds, [Change::Missing, Change::Size(4, 5), Change::Time]);
-        assert!(told[0].to_string().ends_with("/gone is missing on this node"));
+        assert!(changed[0].to_string().ends_with("/gone is missing on this node"));
     }
 
     /// This program with another build-id.

@@ -112,7 +112,7 @@ impl Group {
         Err(format!("the memory controller is not enabled in {}", self.root.display()))
     }
 
-    /// The file that tells the bytes charged.
+    /// The file with the bytes charged.
     fn gauge(&self) -> PathBuf {
         self.dir.join(match self.version {
             Version::V1 => "memory.usage_in_bytes",

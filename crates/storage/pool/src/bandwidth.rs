@@ -19,7 +19,7 @@ impl Pool {
     /// catalog's words is taken out of caches and read, which keeps a processor busy for about half a
     /// millisecond. The more of the pool's bandwidth others use, the longer every line takes, and the
     /// fewer bytes these are. While others leave some, a processor alone does not come near what the
-    /// pool can do, so that this is no measure of that.
+    /// pool can do, so that this does not measure it.
     ///
     /// # Errors
     /// [`PoolError::Truncated`] or [`PoolError::Gone`] if the pool is no longer whole.

@@ -1,14 +1,14 @@
 //! Reserves memory of the pool in the name of a cgroup.
 //!
-//! The kernel charges a page of tmpfs to the memory cgroup of whoever first touches it; in cgroup
+//! The kernel charges a page of tmpfs to the memory cgroup of the process that first touches it; in cgroup
 //! version 1 that is the cgroup of the process, not of the thread. So a short-lived child process
 //! joins the cgroup and allocates.
 //!
 //! 1. The child runs nothing but async-signal-safe calls, with all signals blocked.
 //! 2. It has no exit signal: no SIGCHLD handler and no `wait` of the embedding program sees it.
-//! 3. It keeps the writer's lock. Should the writer be killed meanwhile, nobody takes the chunks
-//!    away before the child is done with them. It closes all else that it inherits: a pipe that it
-//!    held open would not end, whoever waits for that.
+//! 3. It keeps the writer's lock. Should the writer be killed meanwhile, no process takes the chunks
+//!    away before the child is done with them. It closes all else that it inherits: the reader
+//!    of a pipe that it held open would wait for its end.
 #![allow(unsafe_code)] // reason: forks a child that only makes system calls
 
 use std::ffi::{CStr, c_int};

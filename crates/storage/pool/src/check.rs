@@ -28,13 +28,13 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Whether nothing is broken. What dead writers and removed images left is no damage.
+    /// Whether nothing is broken. What dead writers and removed images left is not damage.
     pub fn is_sound(&self) -> bool {
         !self.findings.iter().any(Finding::is_damage)
     }
 }
 
-/// One thing out of the ordinary. The message tells what was or is to be done about it.
+/// One thing out of the ordinary. The message says what was or is to be done about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "found", rename_all = "snake_case")]
 pub enum Finding {
@@ -48,7 +48,7 @@ pub enum Finding {
         bytes: u64,
     },
     /// A removed image was not given back yet.
-    #[error("image {cid} was removed and nobody pins it: {bytes} bytes given back")]
+    #[error("image {cid} was removed and is not pinned: {bytes} bytes given back")]
     LeftByRemoval {
         /// The image.
         #[serde(serialize_with = "as_text")]
@@ -68,15 +68,15 @@ pub enum Finding {
         /// The chunks.
         extent: Extent,
     },
-    /// The records of an image do not fit their checksum, or its chunks belong to somebody else.
+    /// The records of an image do not fit their checksum, or its chunks belong to another image.
     #[error("the records of image {cid} are damaged: remove it and take a new checkpoint")]
     DamagedImage {
         /// The image.
         #[serde(serialize_with = "as_text")]
         cid: Cid,
     },
-    /// Who was about to make a side table died.
-    #[error("the maker of an access table of image {cid} died: {extent:?} given back")]
+    /// The process that was about to make a side table died.
+    #[error("the process that made an access table of image {cid} died: {extent:?} given back")]
     LostTable {
         /// The image.
         #[serde(serialize_with = "as_text")]
@@ -84,7 +84,7 @@ pub enum Finding {
         /// The chunks.
         extent: Extent,
     },
-    /// Side tables cannot be read. What they told about hot pages is lost.
+    /// Side tables cannot be read. What they held about hot pages is lost.
     #[error(
         "the access tables of image {cid} are damaged: {}",
         if *is_dropped { "dropped, profile it again" } else { "end its clones and check again" }
@@ -139,7 +139,7 @@ fn as_text<S: Serializer>(cid: &Cid, to: S) -> Result<S::Ok, S::Error> {
 
 impl Pool {
     /// Verifies every invariant and checksum, and gives back what dead writers and removed images
-    /// that nobody pins hold.
+    /// without pins hold.
     ///
     /// # Errors
     /// As [`open`](Pool::open): without a sound superblock there is nothing to check.
@@ -278,7 +278,7 @@ impl Pool {
         Ok(unclean)
     }
 
-    /// Whether an extent holds written bytes, as far as the medium tells without being touched.
+    /// Whether an extent holds written bytes, as far as the medium shows without being touched.
     fn has_data(&self, run: Extent) -> Result<bool, PoolError> {
         match self.medium {
             Medium::Tmpfs => self.next_data(run.offset).map(|data| data < run.end()),

@@ -1,4 +1,4 @@
-//! Who owns which chunk.
+//! Owners of chunks.
 //!
 //! 1. The owner word of a chunk is the only truth; there are no free lists.
 //! 2. A chunk is claimed by one store and given back by one store, so that every prefix of a claim
@@ -59,7 +59,7 @@ impl<'p> ChunkTable<'p> {
     }
 }
 
-/// The allocator of the processes of one kernel: whoever holds the lock of the tables.
+/// The allocator of the processes of one kernel, for the holder of the lock of the tables.
 pub(crate) struct LockedChunks<'a> {
     table: ChunkTable<'a>,
     _lock: &'a HeldLock,

@@ -1,8 +1,8 @@
 //! Images in this machine's own memory, for clones that cannot map the pool itself.
 //!
-//! A device may refuse private mappings: nobody can have pages of it that are shared until they are
+//! A device may refuse private mappings: no process can have pages of it that are shared until they are
 //! written. A copy is a file in memory with an image's bytes at the places that they have in the pool,
-//! and holes elsewhere: whoever maps it need not know, and all that clones do works as on tmpfs. It
+//! and holes elsewhere: a process that maps it need not know, and all that clones do works as on tmpfs. It
 //! is sealed, and goes with the last process that has it.
 
 use std::ffi::CString;
@@ -67,7 +67,7 @@ impl Pool {
 
     /// Whether `file` is a copy of an image: has its bytes, where the pool has them, and keeps them. Who
     /// made it is no proof of that, and a file that only looks like one could have an image read by
-    /// somebody whose it is not.
+    /// a process that may not.
     ///
     /// # Errors
     /// [`PoolError::Gone`], [`PoolError::Truncated`].

@@ -11,7 +11,7 @@ use crate::layout::{Layout, MAX_IMAGES, MAX_NODE_NAME_BYTES, MAX_NODES};
 /// The message of each error says what was done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The size asked for is no size of a pool.
+    /// A pool cannot have the size that was asked for.
     #[error(
         "cannot make a pool of {size} bytes at {path}: its size is a multiple of {CHUNK_BYTES} \
          bytes, at least {min} and less than {max}",
@@ -33,7 +33,7 @@ pub enum PoolError {
         /// The reason.
         source: io::Error,
     },
-    /// The file is no pool.
+    /// The file is not a pool.
     #[error(
         "{path} is not a farfork pool: make one with `farfork pool create` or give another path",
         path = path.display()
@@ -44,8 +44,8 @@ pub enum PoolError {
     },
     /// The pool was never finished.
     #[error(
-        "the pool at {path} is not finished: wait for the command that makes it, or delete the \
-         file and make it anew if that command was killed",
+        "cannot open the pool at {path}: it is not finished; wait for the command that makes it, or, \
+         if that was killed, delete the file and make the pool again",
         path = path.display()
     )]
     Unfinished {
@@ -54,8 +54,8 @@ pub enum PoolError {
     },
     /// The pool has another format.
     #[error(
-        "the pool at {path} has format version {found}, this farfork reads version {known}: use \
-         the farfork that made it, or make a new pool",
+        "cannot open the pool at {path}: it has format version {found}, this farfork reads {known}; \
+         use the farfork that made it, or make a new pool",
         path = path.display()
     )]
     OtherVersion {
@@ -88,7 +88,7 @@ pub enum PoolError {
         /// The image.
         cid: Cid,
     },
-    /// What was learnt about the pages of an image cannot be read.
+    /// The access tables of an image cannot be read.
     #[error(
         "the access tables of image {cid} in the pool at {path} are damaged: end its clones and \
          run `farfork pool check`, which drops them, then profile the image again",
@@ -102,7 +102,7 @@ pub enum PoolError {
     },
     /// The file is shorter than the pool.
     #[error(
-        "the pool at {path} is cut off: the file has {found} of {size} bytes; delete it and make \
+        "the pool at {path} is truncated: the file has {found} of {size} bytes; delete it and make \
          a new pool",
         path = path.display()
     )]
@@ -111,12 +111,12 @@ pub enum PoolError {
         path: PathBuf,
         /// Bytes that are there.
         found: u64,
-        /// Bytes that the superblock tells.
+        /// Bytes that the superblock states.
         size: u64,
     },
     /// The file was deleted, replaced or unmounted.
     #[error(
-        "the pool that was opened at {path} is no longer there: it was deleted or unmounted; open \
+        "the pool at {path} has gone since it was opened: it was deleted or unmounted; open \
          the pool that took its place or make a new one",
         path = path.display()
     )]
@@ -175,7 +175,7 @@ pub enum PoolError {
     },
     /// No such node.
     #[error(
-        "the pool at {path} has no node {name}: `farfork pool info` tells which have registered",
+        "the pool at {path} has no node {name}: `farfork pool info` lists those that have registered",
         path = path.display()
     )]
     NoNode {
@@ -184,9 +184,9 @@ pub enum PoolError {
         /// The node asked for.
         name: String,
     },
-    /// Somebody has the node's row, or lives on what it pins.
+    /// An agent holds the node's row, or clones map what it pins.
     #[error(
-        "node {name} of the pool at {path} lives: end its agent, and its clones, first",
+        "cannot forget node {name} of the pool at {path}: its agent or clones of it are running; end them first",
         path = path.display()
     )]
     NodeLives {
@@ -204,7 +204,7 @@ pub enum PoolError {
     /// No such image.
     #[error(
         "the pool at {path} has no image {cid}: it was removed or never published; \
-         `farfork images list` tells what is there",
+         `farfork images list` shows what is there",
         path = path.display()
     )]
     NoImage {
@@ -253,7 +253,7 @@ pub enum PoolError {
         cid: Cid,
     },
     /// The medium cannot carry a pool.
-    #[error("there can be no pool at {path}: {why}", path = path.display())]
+    #[error("cannot make a pool at {path}: {why}", path = path.display())]
     Unsuitable {
         /// The file.
         path: PathBuf,
@@ -268,7 +268,7 @@ pub enum PoolError {
     InUse {
         /// The file.
         path: PathBuf,
-        /// Who uses it.
+        /// What uses it.
         users: String,
     },
 }
@@ -291,6 +291,6 @@ fn hint(source: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "; run as the owner or as root",
         io::ErrorKind::StorageFull => "; free space there or enlarge the mount",
         io::ErrorKind::OutOfMemory => "; free memory, or make the pool smaller",
-        _ => "; `farfork doctor` tells what this machine can do",
+        _ => "; `farfork doctor` shows what this machine can do",
     }
 }

@@ -53,7 +53,7 @@ impl ChunkIndex {
 }
 
 /// The place of an image in the pool's image table. It is used again for another image once the
-/// image is removed and nobody pins it.
+/// image is removed and not pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct ImageSlot(pub(crate) u32);
 

@@ -46,7 +46,7 @@ pub struct ImageInfo {
     pub state: ImageState,
     /// Bytes of the chunks that it holds.
     pub bytes: u64,
-    /// Bytes of its side tables, which tell how clones use its pages.
+    /// Bytes of its side tables, which show how clones use its pages.
     pub table_bytes: u64,
     /// Names of the nodes that pin it.
     pub pinned_by: Vec<String>,
@@ -60,9 +60,9 @@ pub enum ImageState {
     Writing,
     /// Its writer died; its chunks come back with the next writer or check.
     Abandoned,
-    /// Everybody sees it.
+    /// It is visible.
     Published,
-    /// Nobody finds it, but a node pins it.
+    /// It is removed, but a node pins it.
     Removed,
 }
 
@@ -148,7 +148,7 @@ impl Pool {
         }))
     }
 
-    /// Who keeps the pool from being destroyed, in words.
+    /// What keeps the pool from being destroyed, in words.
     pub(crate) fn users(&self, _lock: &HeldLock) -> Result<Vec<String>, PoolError> {
         let mut users = Vec::new();
         for image in self.info()?.images {

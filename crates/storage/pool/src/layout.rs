@@ -28,7 +28,7 @@ pub const MAX_NODES: usize = 64;
 /// Bytes of a node's name.
 pub const MAX_NODE_NAME_BYTES: usize = 88;
 
-/// Words that tell whose a row of pins is.
+/// Words that name the owner of a row of pins.
 pub(crate) const HOLDER_WORDS: usize = 4;
 
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
@@ -64,7 +64,7 @@ pub(crate) struct ImageRecord {
     pub(crate) tables: AtomicU64,
 }
 
-/// One chunk. `owner` is the only truth about who has it; the other two words chain the extents of
+/// One chunk. `owner` is the only truth about its owner; the other two words chain the extents of
 /// a published image, and its side tables, and stand in the first chunk of each.
 #[repr(C)]
 pub(crate) struct ChunkRecord {

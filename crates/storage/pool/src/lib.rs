@@ -5,13 +5,13 @@
 //!
 //! 1. A chunk is free exactly if its owner word is 0; a free chunk reads as zeros.
 //! 2. An image becomes visible, and invisible, by one store to the state word of its slot.
-//!    Everything before the store is invisible, everything after it can be redone by anyone.
-//! 3. A slot in state Writing whose writer lock nobody holds belongs to a dead writer; the chunks
+//!    Everything before the store is invisible, everything after it can be redone by any process.
+//! 3. A slot in state Writing whose writer lock is free belongs to a dead writer; the chunks
 //!    that carry its slot and generation are given back by the next `begin`, by an `allocate` that
 //!    finds the pool full, or by `check`.
 //! 4. The chunks of a removed image are given back only when no node's word pins it. A pin is
 //!    written first and the image's state read afterwards; a removal does it the other way round.
-//!    A node is not known by its name alone: nobody takes words for a dead node's that may be a living one's.
+//!    A node is not known by its name alone: words that may be a living node's are not taken for a dead one's.
 //! 5. An image is sealed; what is learnt about it later stands in side tables, whose chunks carry
 //!    its slot and generation with a mark of their own and go with it. Each has one writer. A table
 //!    is linked by one store, under the lock of the tables; chunks with the mark that are not linked

@@ -33,7 +33,7 @@ impl LockByte {
         LockByte(LOCKS_AT + 4096 + slot.0 as i64)
     }
 
-    /// Held by whoever writes a node's row of pins.
+    /// Held by the process that writes a node's row of pins.
     pub(crate) const fn node(node: NodeSlot) -> LockByte {
         LockByte(LOCKS_AT + 8192 + node.0 as i64)
     }
@@ -91,7 +91,7 @@ impl HeldLock {
         }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_take(file: &File, byte: LockByte) -> io::Result<Option<HeldLock>> {
         let file = reopen(file, OFlags::RDWR)?;
         match fcntl(&file, FcntlArg::F_OFD_SETLK(&byte.request(nix::libc::F_WRLCK))) {

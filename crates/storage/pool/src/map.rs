@@ -54,7 +54,7 @@ impl SharedMap {
         unsafe { std::slice::from_raw_parts(start.cast::<T>(), count) }
     }
 
-    /// Bytes that nobody writes while the reference lives: of a published image.
+    /// Bytes of a published image, which are not written while the reference lives.
     pub(crate) fn bytes(&self, offset: u64, len: u64) -> &[u8] {
         // SAFETY: in bounds; callers hand out published ranges only, which no writer touches.
         unsafe { std::slice::from_raw_parts(self.at(offset, len), len as usize) }
@@ -88,7 +88,7 @@ impl SharedMap {
         self.gather_part(extent.offset, extent.bytes(), &mut { MOST_IN_VAIN });
     }
 
-    /// The kernel ends at the first chunk that it finds no memory for, and does not tell which: the
+    /// The kernel ends at the first chunk that it finds no memory for, and does not say which: the
     /// halves are tried then. What is gathered already takes it next to no time.
     fn gather_part(&self, offset: u64, bytes: u64, tries: &mut u32) {
         let start = self.at(offset, bytes);
@@ -119,7 +119,7 @@ impl SharedMap {
     /// Overwrites an extent with zeros.
     ///
     /// # Safety
-    /// No image that anybody reads or writes owns the extent.
+    /// No image that is read or written owns the extent.
     pub(crate) unsafe fn zero(&self, extent: Extent) {
         let start = self.at(extent.offset, extent.bytes());
         // SAFETY: in bounds; unused by the contract above.

@@ -65,7 +65,7 @@ impl Medium {
         Err(PoolError::Unsuitable { path: path.to_owned(), why })
     }
 
-    /// Whether pages of a private mapping can be supplied one by one: whether a userfaultfd tells of
+    /// Whether pages of a private mapping can be supplied one by one: whether a userfaultfd reports
     /// the first access to each (faults of kind MINOR).
     pub fn tells_of_faults(self) -> bool {
         self == Medium::Tmpfs
@@ -110,7 +110,7 @@ fn has_memory(file: &File, run: Extent) -> io::Result<bool> {
 
 #[allow(unsafe_code)] // reason: see SAFETY
 fn zero(map: &SharedMap, run: Extent) {
-    // SAFETY: `wipe` is called for chunks of dead writers and removed images that nobody pins, and for a
+    // SAFETY: `wipe` is called for chunks of dead writers and removed images without pins, and for a
     // device on which there is no pool yet, or none any more.
     unsafe { map.zero(run) }
 }
@@ -147,7 +147,7 @@ pub fn maps_huge_pages(dir: &Path) -> bool {
         if Medium::of(&place)? == Medium::Tmpfs {
             return has_huge_pages(&place);
         }
-        // Directories do not tell whether files in them are mapped directly.
+        // Directories do not show whether files in them are mapped directly.
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?);
         Ok(Medium::of(&file)? == Medium::Dax)

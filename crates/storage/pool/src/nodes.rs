@@ -1,10 +1,10 @@
 //! The table of nodes.
 //!
-//! 1. A row belongs to a name and to the pin file that tells what lives of the node: two agents of one
+//! 1. A row belongs to a name and to the pin file that shows what lives of the node: two agents of one
 //!    name and of different run directories have a row each.
-//! 2. Whoever writes a row holds its lock, as long as it may. Who takes a row, frees or reuses one has
-//!    both that lock and the one of the tables.
-//! 3. A row is taken from its owner only by who has its pin file, or after the machine was started again,
+//! 2. The writer of a row holds its lock, as long as it may. A process that takes, frees or reuses a row
+//!    holds both that lock and the one of the tables.
+//! 3. A row is taken from its owner only by the process that has its pin file, or after the machine was started again,
 //!    or if nothing is pinned in it any more.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -54,7 +54,7 @@ fn header_of(holder: [u64; HOLDER_WORDS], name: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(sum, name)) << 32 | name.len() as u64
 }
 
-/// A node's row of pins, which nobody else writes as long as this is there.
+/// A node's row of pins, which no other process writes as long as this is there.
 #[derive(Debug)]
 pub struct NodeRow {
     slot: NodeSlot,
@@ -106,7 +106,7 @@ impl Pool {
         }
     }
 
-    /// The row that `name` has with `holders`, if there is one and nobody has it just now.
+    /// The row that `name` has with `holders`, if there is one and no agent has it now.
     ///
     /// # Errors
     /// [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
@@ -216,7 +216,7 @@ impl Pool {
         Ok(lock.map(|lock| NodeRow { slot, _lock: lock }))
     }
 
-    /// Frees a row, and tells how many images were pinned in it.
+    /// Frees a row, and returns how many images were pinned in it.
     fn free_row(&self, lock: &HeldLock, row: &NodeRow) -> Result<usize, PoolError> {
         let mut pins = 0;
         for word in self.pin_words(row.slot) {
@@ -257,7 +257,7 @@ enum Row {
     Missing,
 }
 
-/// Whether clones are seen to live of whoever had `holder`.
+/// Whether clones of the owner of `holder` are seen to live.
 fn has_clones(holder: Holder, here: Option<&PinFile>) -> Result<bool, PoolError> {
     match here.filter(|here| here.holder() == holder) {
         Some(here) => here.is_any_held(),

@@ -23,7 +23,7 @@ pub struct PinFile {
     holder: Holder,
 }
 
-/// Which pin file tells what lives of a node. It goes on being this one at least as long as anybody
+/// Which pin file shows what lives of a node. It goes on being this one at least as long as anybody
 /// holds a lock in it, and for one boot of one machine at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -75,7 +75,7 @@ impl PinFile {
     }
 
     /// Locks the byte of `slot` for as long as any copy of the returned file descriptor is open, or mapped.
-    /// It is closed on exec: whoever passes it on says so.
+    /// It is closed on exec unless the caller passes it on.
     ///
     /// # Errors
     /// [`PoolError::Io`].
@@ -84,7 +84,7 @@ impl PinFile {
             .map_err(PoolError::io("lock a slot in the pin file", &self.path))
     }
 
-    /// Whether anybody holds the byte of `slot`.
+    /// Whether the byte of `slot` is locked.
     ///
     /// # Errors
     /// [`PoolError::Io`].
@@ -93,7 +93,7 @@ impl PinFile {
             .map_err(PoolError::io("look for holders in the pin file", &self.path))
     }
 
-    /// Whether anybody holds the byte of any slot.
+    /// Whether the byte of any slot is locked.
     ///
     /// # Errors
     /// [`PoolError::Io`].

@@ -1,10 +1,10 @@
 //! Pins: what keeps the chunks of an image where they are while a node's clones map them.
 //!
 //! 1. A node has one word per image slot: the generation that it pins, or 0. Only the node's agent
-//!    writes it; anybody reads it.
+//!    writes it; any process reads it.
 //! 2. `pin` writes the word and then reads the state of the image; `remove` writes the state and
 //!    then reads the words. In the total order of these accesses one of the two sees the other.
-//! 3. Whoever clears the last word of a removed image gives its chunks back.
+//! 3. The process that clears the last word of a removed image gives its chunks back.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

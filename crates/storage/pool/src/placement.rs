@@ -2,7 +2,7 @@
 //!
 //! A tmpfs that is mounted with a memory policy (`mpol=bind:1`: on CXL memory, a node without
 //! processors) holds to it whenever memory is taken in the name of its files, and that is also when
-//! the kernel makes a copy for whoever writes to a private mapping. Those copies have to be local. So
+//! the kernel makes a copy for a process that writes to a private mapping. Those copies have to be local. So
 //! a part of the pool has the policy only while it gets its memory.
 
 use std::fs::File;

@@ -155,7 +155,7 @@ impl Pool {
     /// stays, with nothing on it.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] if somebody writes an image or a node pins one; what
+    /// [`PoolError::InUse`] if a process writes an image or a node pins one; what
     /// [`open`](Pool::open) reports; [`PoolError::Io`].
     pub fn destroy(path: &Path) -> Result<(), PoolError> {
         let pool = Pool::open(path)?;
@@ -167,7 +167,7 @@ impl Pool {
         pool.delete()
     }
 
-    /// The same, also if somebody writes an image, or a node has left pins that nobody will ever clear: a
+    /// The same, also if a process writes an image, or a node has left pins that will never be cleared: a
     /// device cannot just be deleted.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl Pool {
         self.intact().is_ok()
     }
 
-    /// As [`intact`](Pool::intact), and the path still leads here: nobody should fill a pool that
+    /// As [`intact`](Pool::intact), and the path still leads here: no process should fill a pool that
     /// no other process can find.
     pub(crate) fn reachable(&self) -> Result<(), PoolError> {
         let ours = self.intact()?;
@@ -289,7 +289,7 @@ impl Pool {
             .map_err(full)
     }
 
-    /// Empties an extent that nobody uses any more.
+    /// Empties an extent that is no longer used.
     pub(crate) fn wipe(&self, run: Extent) -> Result<(), PoolError> {
         self.medium
             .wipe(&self.file, &self.map, run)
@@ -302,7 +302,7 @@ impl Pool {
     }
 }
 
-/// 16 bytes that nobody else draws.
+/// 16 random bytes.
 pub(crate) fn random_bytes(path: &Path) -> Result<[u8; 16], PoolError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(PoolError::io("draw a random name in", path))?;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each arrow is one store to the state word, which also carries the generation: a word that was
-//! read once tells later whether it still is the same image. The arrows to and from Free and the
+//! read once shows later whether it still is the same image. The arrows to and from Free and the
 //! one to Writing are taken under the lock of the tables; a slot returns to Free after its chunks.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -69,7 +69,7 @@ pub struct ImageExtents {
 }
 
 impl ImageExtents {
-    /// crc32c of everything that the records tell about the image.
+    /// crc32c of everything that the records hold about the image.
     pub(crate) fn checksum(&self) -> u32 {
         let head = [self.slot.0.into(), self.root_len, self.created_unix_s];
         let places = self.extents.iter().flat_map(|run| [run.offset, run.chunks.into()]);

@@ -8,12 +8,12 @@
 //! ```
 //! 1. A node's table has one writer, its agent, which pins the image. The users' table is written
 //!    under the lock of the tables, while the image is published: so is nothing of a chunk that has
-//!    gone to somebody else.
+//!    gone to another image.
 //! 2. A table is linked by one store, when all of its header is there and all of its bits are 0.
-//! 3. Accessed and dirtied bits have an epoch each. The users' table tells which is the current one;
-//!    bits of another epoch count for nothing. So a reset is one store. Whoever has bits to add to a
+//! 3. Accessed and dirtied bits have an epoch each. The users' table has the current one;
+//!    bits of another epoch count for nothing. So a reset is one store. A process that has bits to add to a
 //!    table of an older epoch clears it first, then stores the epoch, then adds.
-//! 4. Bits are added by stores of single words, so that each prefix tells nothing that is not so.
+//! 4. Bits are added by stores of single words, so that each prefix states only what is true.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -81,7 +81,7 @@ pub struct PageBits {
 }
 
 impl PageBits {
-    /// Adds what `other` tells.
+    /// Adds what `other` has.
     pub fn merge(&mut self, other: &PageBits) {
         let own = [&mut self.accessed, &mut self.dirtied, &mut self.hot];
         let others = [&other.accessed, &other.dirtied, &other.hot];
@@ -91,7 +91,7 @@ impl PageBits {
         }
     }
 
-    /// Whether nothing is told.
+    /// Whether no bit is set.
     pub fn is_empty(&self) -> bool {
         [&self.accessed, &self.dirtied, &self.hot].into_iter().flatten().all(|word| *word == 0)
     }
@@ -113,7 +113,7 @@ pub struct AccessTable {
     pub node: Option<NodeSlot>,
     /// How often something was added.
     pub additions: u64,
-    /// What it tells; sets of an epoch that is over are empty.
+    /// Its bits; sets of an epoch that is over are empty.
     pub bits: PageBits,
 }
 
@@ -202,7 +202,7 @@ impl Pool {
             let current = current(tables.as_deref().unwrap_or_default());
             let copies: Option<Vec<AccessTable>> =
                 tables.as_ref().map(|tables| tables.iter().map(|t| t.copy(current)).collect());
-            // What was read may have gone to somebody else, or to another epoch, meanwhile.
+            // What was read may have gone to another image, or to another epoch, meanwhile.
             if self.state(owner) != Some(State::Published) {
                 return Err(self.no_image(cid));
             }
@@ -213,7 +213,7 @@ impl Pool {
         }
     }
 
-    /// All that the side tables of the image `cid` tell.
+    /// All bits of the side tables of the image `cid`.
     ///
     /// # Errors
     /// As [`access_tables`](Pool::access_tables).
@@ -223,7 +223,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// A number that is another one whenever the side tables may tell something else; 0 if there are
+    /// A number that is another one whenever the side tables may have changed; 0 if there are
     /// none.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use crate::pool::{Pool, random_bytes};
 use crate::slots::{ImageExtents, State};
 use crate::words;
 
-/// An image that nobody sees yet. Dropped without [`publish`](ImageWriter::publish), or with its
+/// An image that is not visible yet. Dropped without [`publish`](ImageWriter::publish), or with its
 /// process, it gives back everything.
 pub struct ImageWriter<'p> {
     pool: &'p Pool,
@@ -169,7 +169,8 @@ impl ImageWriter<'_> {
     /// If `allocate` did not return `extent`.
     pub fn put_first(&mut self, extent: Extent) {
         let found = self.extents.iter().position(|own| *own == extent);
-        let at = found.unwrap_or_else(|| panic!("{extent:?} is no extent of image {}", self.cid));
+        let at =
+            found.unwrap_or_else(|| panic!("{extent:?} is not an extent of image {}", self.cid));
         self.extents[..=at].rotate_right(1);
     }
 
@@ -201,7 +202,11 @@ impl ImageWriter<'_> {
     /// If `allocate` did not return `extent`.
     #[allow(unsafe_code)] // reason: memory that other processes map
     pub fn bytes_mut(&mut self, extent: Extent) -> &mut [u8] {
-        assert!(self.extents.contains(&extent), "{extent:?} is no extent of image {}", self.cid);
+        assert!(
+            self.extents.contains(&extent),
+            "{extent:?} is not an extent of image {}",
+            self.cid
+        );
         // SAFETY: the extent is this writer's, which stays borrowed as long as the slice lives.
         unsafe { self.pool.map.bytes_mut(extent) }
     }

@@ -1,4 +1,4 @@
-//! Who pays for the pool.
+//! What the pool's memory is charged to.
 
 mod common;
 

@@ -195,19 +195,19 @@ fn an_agent_that_dies_while_it_notes_what_clones_do_leaves_true_bits_only() {
         let tables = pool.access_tables(cid).unwrap();
         assert_eq!(table_bytes(pool), tables.len() as u64 * CHUNK_BYTES);
         let accessed: Vec<_> = tables.iter().map(|table| &table.bits.accessed).collect();
-        let told = |word: usize| {
+        let merged = |word: usize| {
             accessed.iter().filter_map(|words| words.get(word)).fold(0, |all, word| all | word)
         };
         match pool.epochs(cid).unwrap().accessed {
-            0 => assert!(told(0) & !1 == 0 && told(1) & !2 == 0, "{tables:?}"),
-            _ => assert!(told(0) & !4 == 0 && told(1) == 0, "{tables:?}"),
+            0 => assert!(merged(0) & !1 == 0 && merged(1) & !2 == 0, "{tables:?}"),
+            _ => assert!(merged(0) & !4 == 0 && merged(1) == 0, "{tables:?}"),
         }
-        assert!(killed || told(0) == 4);
+        assert!(killed || merged(0) == 4);
     });
 }
 
 #[test]
-fn a_user_who_is_killed_declares_or_takes_back_whole_words() {
+fn a_killed_user_command_declares_or_takes_back_whole_words() {
     kill_at_every_step("heat", |pool, cid, killed| {
         let tables = pool.access_tables(cid).unwrap();
         assert_eq!(table_bytes(pool), tables.len() as u64 * CHUNK_BYTES);
@@ -243,7 +243,7 @@ fn the_next_writer_takes_what_a_dead_one_held_without_a_check() {
 
 #[test]
 fn a_pool_whose_maker_dies_is_unfinished_or_whole() {
-    // Not on tmpfs: nobody could find and delete the cgroup of a pool without a superblock.
+    // Not on tmpfs: no command could find and delete the cgroup of a pool without a superblock.
     let dir = tempfile::tempdir().unwrap();
     let pool = Pool::create(&dir.path().join("pool"), 4 * CHUNK_BYTES).unwrap();
     let mut unfinished = 0;

@@ -1,4 +1,4 @@
-//! Files that are no pool, or no longer.
+//! Files that are not pools, or no longer.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn a_pool_is_made_once_for_its_owner_and_in_whole_chunks() {
 }
 
 #[test]
-fn what_is_no_pool_is_told_apart() {
+fn files_that_are_not_pools_have_errors_of_their_own() {
     let place = Place::new();
     let path = place.path();
     let missing = open_error(&path).to_string();
@@ -52,7 +52,7 @@ fn what_is_no_pool_is_told_apart() {
 }
 
 #[test]
-fn another_version_and_a_damaged_superblock_are_told_in_words() {
+fn another_version_and_a_damaged_superblock_are_different_errors() {
     let place = Place::new();
     drop(place.pool(6));
     let path = place.path();
@@ -61,7 +61,7 @@ fn another_version_and_a_damaged_superblock_are_told_in_words() {
     scribble(&path, 8, &77u32.to_le_bytes());
     let error = open_error(&path);
     assert!(matches!(error, PoolError::OtherVersion { found: 77, known: 3, .. }));
-    assert!(error.to_string().contains("format version 77, this farfork reads version 3"));
+    assert!(error.to_string().contains("format version 77, this farfork reads 3"));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_pool_that_was_unmounted_takes_no_images() {
 }
 
 #[test]
-fn a_medium_smaller_than_its_pool_is_told_and_nothing_is_lost() {
+fn a_medium_smaller_than_its_pool_is_reported_and_nothing_is_lost() {
     let place = Place::new();
     let dir = place.dir().join("small");
     fs::create_dir(&dir).unwrap();
@@ -164,7 +164,7 @@ fn a_damaged_record_is_found_by_find_and_by_check() {
 }
 
 #[test]
-fn check_finds_chunks_of_nobody_and_data_in_free_ones() {
+fn check_finds_chunks_without_owner_and_data_in_free_ones() {
     let place = Place::new();
     let pool = place.pool(8);
     scribble(&place.path(), 0x93000 + 5 * 16, &[1, 0, 0, 0, 7]);
@@ -266,7 +266,7 @@ fn a_bound_mount_binds_nothing_but_the_pools_own_memory() {
 fn policy_at(file: &fs::File, offset: u64) -> String {
     let mut options = memmap2::MmapOptions::new();
     options.offset(offset).len(4096);
-    #[allow(unsafe_code)] // reason: nobody looks at its bytes
+    #[allow(unsafe_code)] // reason: its bytes are not read
     // SAFETY: nothing is read from it or written to it.
     let map = unsafe { options.map_copy(file) }.unwrap();
     let start = format!("{:x} ", map.as_ptr() as usize);

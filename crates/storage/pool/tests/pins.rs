@@ -277,7 +277,7 @@ fn a_full_table_has_room_where_nothing_is_pinned_by_anybody() {
     assert!(pool.find(cid).is_ok());
 }
 
-/// Pins outlive the clones of a machine that was started again, and the pin file that told of them.
+/// Pins outlive the clones of a machine that was started again, and the pin file that listed them.
 #[test]
 fn a_former_life_of_the_machine_pins_nothing() {
     let place = Place::new();

@@ -18,15 +18,15 @@ fn node(pool: &Pool, name: &str, cid: Cid) -> NodeSlot {
 }
 
 /// The first words of all tables, merged: accessed, dirtied, hot.
-fn told(pool: &Pool, cid: Cid) -> [u64; 3] {
-    let mut told = [0; 3];
+fn merged(pool: &Pool, cid: Cid) -> [u64; 3] {
+    let mut merged = [0; 3];
     for table in pool.access_tables(cid).unwrap() {
         let sets = [&table.bits.accessed, &table.bits.dirtied, &table.bits.hot];
-        for (told, set) in told.iter_mut().zip(sets) {
-            *told |= set.first().copied().unwrap_or(0);
+        for (merged, set) in merged.iter_mut().zip(sets) {
+            *merged |= set.first().copied().unwrap_or(0);
         }
     }
-    told
+    merged
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn each_node_and_the_users_have_a_table_and_readers_merge_them() {
     pool.add_access(b, cid, Epochs::default(), &bits(&[2], &[], &[])).unwrap();
     pool.add_access(a, cid, Epochs::default(), &bits(&[4], &[4], &[])).unwrap();
     pool.add_users_bits(cid, &bits(&[], &[], &[8])).unwrap();
-    assert_eq!(told(&pool, cid), [7, 5, 8]);
+    assert_eq!(merged(&pool, cid), [7, 5, 8]);
     let tables = pool.access_tables(cid).unwrap();
     assert_eq!(tables.iter().map(|table| table.node).collect::<Vec<_>>(), [None, Some(b), Some(a)]);
     assert_eq!(tables[2].additions, 2);
@@ -50,7 +50,7 @@ fn each_node_and_the_users_have_a_table_and_readers_merge_them() {
     assert_eq!(info.used_bytes, 6 * CHUNK_BYTES);
     // Another process sees the same, and the image is what it was.
     let again = Pool::open(&place.path()).unwrap();
-    assert_eq!(told(&again, cid), [7, 5, 8]);
+    assert_eq!(merged(&again, cid), [7, 5, 8]);
     assert!(is_filled(&pool, &pool.find(cid).unwrap().extents, 7));
     assert_eq!(pool.check().unwrap().findings, []);
 }
@@ -66,17 +66,17 @@ fn a_reset_ends_an_epoch_for_all_nodes_at_once() {
     pool.add_access(b, cid, old, &bits(&[2], &[2], &[])).unwrap();
     pool.add_users_bits(cid, &bits(&[16], &[16], &[8])).unwrap();
     pool.reset_access(cid, false).unwrap();
-    assert_eq!(told(&pool, cid), [0, 19, 8]);
-    // A clone that began before it tells nothing new about what is accessed.
+    assert_eq!(merged(&pool, cid), [0, 19, 8]);
+    // A clone that began before it adds nothing to what is accessed.
     pool.add_access(a, cid, old, &bits(&[32], &[32], &[])).unwrap();
-    assert_eq!(told(&pool, cid), [0, 51, 8]);
+    assert_eq!(merged(&pool, cid), [0, 51, 8]);
     let new = pool.epochs(cid).unwrap();
     pool.add_access(a, cid, new, &bits(&[64], &[], &[])).unwrap();
-    assert_eq!(told(&pool, cid), [64, 51, 8]);
+    assert_eq!(merged(&pool, cid), [64, 51, 8]);
     pool.reset_access(cid, true).unwrap();
-    assert_eq!(told(&pool, cid), [0, 0, 8]);
+    assert_eq!(merged(&pool, cid), [0, 0, 8]);
     pool.clear_hot(cid, &[8]).unwrap();
-    assert_eq!(told(&pool, cid), [0; 3]);
+    assert_eq!(merged(&pool, cid), [0; 3]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn tables_go_with_their_image_and_leave_nothing_to_the_next() {
     pool.remove(cid).unwrap();
     assert!(matches!(pool.access_tables(cid), Err(PoolError::NoImage { .. })));
     assert!(matches!(pool.reset_access(cid, false), Err(PoolError::NoImage { .. })));
-    // Clones that still run go on telling, and nobody else gets the chunks.
+    // Clones that still run go on recording, and no other image gets the chunks.
     pool.add_access(node, cid, Epochs::default(), &bits(&[2], &[], &[])).unwrap();
     assert_eq!(pool.info().unwrap().used_bytes, 3 * CHUNK_BYTES);
     assert_eq!(pool.check().unwrap().findings, []);
@@ -104,7 +104,7 @@ fn tables_go_with_their_image_and_leave_nothing_to_the_next() {
 }
 
 #[test]
-fn damaged_tables_are_told_and_dropped_when_nobody_writes_to_them() {
+fn damaged_tables_are_reported_and_dropped_when_not_written() {
     let place = Place::new();
     let pool = place.pool(8);
     let cid = publish(&pool, 1, 7);

@@ -16,9 +16,9 @@ pub struct ImageName {
     tag: String,
 }
 
-/// The text is no name of an image.
+/// The text is not the name of an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no name of an image: {why}; write USER/FUNCTION or USER/FUNCTION:TAG")]
+#[error("invalid image name {text:?}: {why}; write USER/FUNCTION or USER/FUNCTION:TAG")]
 pub struct ParseNameError {
     text: String,
     why: &'static str,
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         let long = format!("u/{}", "f".repeat(250));
         let texts = [
             "", "/", "a", "a/", "/b", "a/b:", "a//b", "a/b/c", "a/b:c:d", "a b/c", "ä/b", "a/.b",

@@ -66,7 +66,7 @@ impl<'p> Table<'p> {
         self.magic().load(Acquire) == 0
     }
 
-    /// Makes an empty catalog of blank words. Under the lock; done once, by whoever comes first.
+    /// Makes an empty catalog of blank words. Under the lock; only the first call does it.
     pub(super) fn format(&self) {
         if self.is_blank() {
             self.words[1].store(VERSION, Relaxed);
@@ -76,7 +76,7 @@ impl<'p> Table<'p> {
         }
     }
 
-    /// The version; `None` if the words are no catalog.
+    /// The version; `None` if the words are not a catalog.
     pub(super) fn version(&self) -> Option<u64> {
         let ours = self.magic().load(Acquire) == MAGIC;
         ours.then(|| self.words[1].load(Relaxed))

@@ -29,14 +29,14 @@ pub fn call(filter: &SeccompFilter, program: u64) -> (i64, [u64; 6]) {
 pub const PROGRAM: u64 = window::PLAN;
 
 /// The same call, for every thread of the process at once. It fails for a thread that has a filter
-/// which the calling one has not: by a number then, which is no thread's (`TSYNC_ESRCH`).
+/// which the calling one has not: with an error then, not with the id of a thread (`TSYNC_ESRCH`).
 fn call_for_all(filter: &SeccompFilter, program: u64) -> (i64, [u64; 6]) {
     let (number, mut args) = call(&SeccompFilter { by_prctl: false, ..filter.clone() }, program);
     args[1] |= SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
     (number, args)
 }
 
-/// Who installs the filters of a process's threads.
+/// Which thread installs the filters of a process's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// Each thread its own. It may not be allowed another call afterwards, not even to wait.

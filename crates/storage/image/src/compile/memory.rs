@@ -35,7 +35,7 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Where what is stored lies in the pool, as the process that is told from others by `tag`.
+    /// Where what is stored lies in the pool; `tag` marks the process.
     pub fn windows(&self, tag: u64) -> impl Iterator<Item = Window> {
         self.windows.iter().map(move |w| Window { address: w.address | tag, ..*w })
     }
@@ -373,7 +373,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Tells the kernel where code, heap, stack, arguments and executable are.
+    /// Sets in the kernel where code, heap, stack, arguments and executable are.
     fn describe(&mut self, arena: &mut Arena) {
         let process = &self.member.process;
         let (path, identity) = (process.exe.clone(), process.exe_identity);

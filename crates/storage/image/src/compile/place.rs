@@ -3,7 +3,7 @@
 //! ```text
 //!  ASSUME ─► OPEN, OPEN, BIND, … ─► RESUME        none of them for a parent that may open anything
 //! ```
-//! A plan runs with the agent's rights, and whoever may write to a directory may put something else
+//! A plan runs with the agent's rights, and a user who may write to a directory may put something else
 //! there after the checkpoint. With the parent's own rights nothing is opened that the parent, and so
 //! its clone, could not open anyway.
 
@@ -83,7 +83,7 @@ pub fn identity(of: &FileIdentity, stamp: Option<&FileStamp>, arena: &mut Arena)
         mode: of.mode,
         user: of.user,
         group: of.group,
-        // Devices are what their numbers say, whoever they belong to on a node.
+        // The number of a device says what it is; its owner differs between nodes.
         is_owned: u32::from(!of.is_kernel_s && !is_device),
         device: u64::from(of.device.0) << 32 | u64::from(of.device.1),
         inode: of.inode,

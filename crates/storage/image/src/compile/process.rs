@@ -48,7 +48,7 @@ fn directory(member: &Member, arena: &mut Arena) -> Vec<Op> {
     let wanted = place::identity(identity, None, arena);
     let open = place::open(What::Directory, cwd, flags, wanted, arena);
     ops.push(open.store(SLOT_DIRECTORY).about(detail));
-    // It may be one that the parent could not enter any more.
+    // The parent may no longer have had the right to enter it.
     opener.resume(&mut ops);
     let on_it = |number| call(What::Directory, number, &[SLOT_DIRECTORY.into()]).slot_arg(0);
     ops.extend([on_it(libc::SYS_fchdir).about(detail), on_it(libc::SYS_close)]);
@@ -102,7 +102,7 @@ fn posix_timer(timer: &PosixTimer, arena: &mut Arena) -> [Op; 2] {
 
 /// What a thread's change of ids would undo, and what would hinder the making of a clone.
 pub fn joined(member: &Member) -> Vec<Op> {
-    // 2 cannot be set, only inherited: the nearest is that nobody may look at the clone.
+    // 2 cannot be set, only inherited. 0 is the nearest: other users may not trace the clone either.
     let dumpable = u64::from(member.process.dumpable == 1);
     let mut ops =
         vec![call(What::Attribute, libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as u64, dumpable])];
@@ -113,7 +113,7 @@ pub fn joined(member: &Member) -> Vec<Op> {
     ops
 }
 
-/// Stops the clone where the parent was stopped, until somebody continues it.
+/// Stops the clone where the parent was stopped, until another process continues it.
 pub fn stop(member: &Member) -> Vec<Op> {
     let args = [member.process.pid.into(), libc::SIGSTOP as u64];
     let stop = call(What::Signal, libc::SYS_kill, &args);
@@ -153,8 +153,8 @@ const PR_SET_MDWE: u64 = 65;
 /// Linux 6.4.
 const PR_SET_MEMORY_MERGE: u64 = 67;
 
-/// Limits above those of the new node need a right that not even every root has; the clone then
-/// keeps the node's, and the user is told.
+/// Limits above those of the node need CAP_SYS_RESOURCE, which root in a container may lack. The clone
+/// then keeps the node's limits, and the user is warned.
 fn limits(member: &Member, arena: &mut Arena) -> Vec<Op> {
     let limits = member.process.limits.iter().enumerate();
     let op = |(resource, (soft, hard)): (usize, &(u64, u64))| {

@@ -1,4 +1,4 @@
-//! Priorities: what the node may refuse, and then tells of.
+//! Priorities. The node may refuse them; the user is warned then.
 //!
 //! The first thread sets them for all threads, so that every warning comes before the clone is
 //! said to run.

@@ -9,7 +9,7 @@
 //!  close                              unless a descriptor of the parent refers to it
 //! ```
 //! Content is copied, once per clone: what a clone writes must reach its own other mappings and
-//! the processes it forks, and nobody else. That is 0.35 ms a MB, and memory of its own.
+//! the processes it forks, and no others. That is 0.35 ms a MB, and memory of its own.
 //!
 //! An object has one number of the restorer's own run while it is made; those that descriptors
 //! refer to keep one each until the descriptors are made by opening `/proc/self/fd`.
@@ -203,7 +203,7 @@ impl<'m, 'a> Compiler<'m, 'a> {
     }
 
     fn attributes(&mut self, fd: u64, object: &SharedObject) {
-        // A file that has lost its name is nobody's to run or to own.
+        // Mode and owner of a file without a name matter to no process.
         if matches!(object.kind, ObjectKind::Unlinked(_)) {
             return;
         }

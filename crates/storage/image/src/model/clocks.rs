@@ -18,7 +18,7 @@ pub struct Clocks {
 pub struct Readings {
     /// `CLOCK_MONOTONIC`.
     pub monotonic_ns: i64,
-    /// `CLOCK_MONOTONIC_RAW`, which nobody slews.
+    /// `CLOCK_MONOTONIC_RAW`, which is never slewed.
     pub raw_ns: i64,
     /// `CLOCK_BOOTTIME`.
     pub boottime_ns: i64,

@@ -99,15 +99,15 @@ pub enum OpenFile {
         /// Watches, by number.
         watches: Vec<InotifyWatch>,
     },
-    /// A fanotify group that is only told, and in whose queue nothing waits.
+    /// A fanotify group that only gets reports, and in whose queue nothing waits.
     Fanotify {
         /// Status flags.
         flags: u32,
-        /// What the group is and is told, as `fanotify_init` takes it.
+        /// Kind and events of the group, as `fanotify_init` takes them.
         group: u32,
         /// Flags of the files that come with events, likewise.
         event_flags: u32,
-        /// What it is told of.
+        /// What it watches.
         marks: Vec<FanotifyMark>,
     },
     /// A pidfd.
@@ -207,7 +207,7 @@ pub struct InotifyWatch {
     pub identity: FileIdentity,
 }
 
-/// What a fanotify group is told of.
+/// What a fanotify group watches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FanotifyMark {
     /// What is marked; a symbolic link itself and not what it leads to.
@@ -220,7 +220,7 @@ pub struct FanotifyMark {
     pub flags: u32,
     /// Events, as `fanotify_mark` takes them.
     pub mask: u64,
-    /// Events that are not told, likewise.
+    /// Events that are ignored, likewise.
     pub ignored: u64,
 }
 

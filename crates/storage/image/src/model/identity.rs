@@ -1,4 +1,4 @@
-//! Who a thread is and how it is scheduled.
+//! The identity of a thread and how it is scheduled.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct Credentials {
     pub securebits: u32,
 }
 
-/// What a thread has made harder for whoever takes it over, where that is not the default.
+/// What a thread has forbidden itself, where that is not the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardening {
     /// Speculation (`PR_SPEC_*`) and what is set for it.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Lock {
     /// Index in [`Model::files`](super::Model::files).
     pub file: u32,
-    /// Who holds it.
+    /// What holds it.
     pub kind: LockKind,
     /// Whether it excludes readers too.
     pub is_write: bool,
@@ -30,16 +30,16 @@ pub enum LockKind {
     Lease,
 }
 
-/// A file tells of itself by a signal, when it is ready or its lease is wanted.
+/// A file that sends a signal when it is ready or its lease is wanted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notice {
     /// Index in [`Model::files`](super::Model::files).
     pub file: u32,
-    /// Who gets the signal, as `F_SETOWN` takes it: a process of the image, or the negated id of
+    /// The receiver of the signal, as `F_SETOWN` takes it: a process of the image, or the negated id of
     /// a group.
     pub owner: i32,
     /// Which: 0 stands for `SIGIO` without further data.
     pub signal: u32,
-    /// Whether readiness is told (`O_ASYNC`).
+    /// Whether it signals that it is ready (`O_ASYNC`).
     pub is_async: bool,
 }

@@ -141,7 +141,7 @@ pub struct FileIdentity {
     pub device: (u32, u32),
     /// Inode.
     pub inode: u64,
-    /// When it was made, in nanoseconds since the epoch; 0 where the file system does not tell.
+    /// When it was made, in nanoseconds since the epoch; 0 where the file system does not say.
     pub born_ns: u64,
     /// Whether it lies in a file system of the kernel's own, whose files have other owners and
     /// inodes on every node.

@@ -33,7 +33,7 @@ pub struct Process {
     pub is_child_subreaper: bool,
     /// Whether a signal had stopped it.
     pub is_stopped: bool,
-    /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS tells them.
+    /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS returns them.
     pub membarrier: u32,
     /// `PR_GET_THP_DISABLE`: bit 0 disabled, bit 1 except where advised.
     pub thp_disable: u32,
@@ -59,7 +59,7 @@ pub struct Kinship {
     /// Signal that the parent gets at its end; that of the first process is `SIGCHLD`.
     pub exit_signal: u32,
     /// Its session, 0 for the one session from outside that the image knows. Where no process of
-    /// the image has this pid, the leader has ended, and nobody outside is in the session.
+    /// the image has this pid, the leader has ended, and no process outside is in the session.
     pub session: u32,
     /// Its process group, 0 for the one group from outside, in the session from outside. Where no
     /// process of the image has this pid, the same holds.

@@ -47,9 +47,9 @@ pub struct SystemVSegment {
     pub id: u32,
     /// What was given to `shmget`, 0 for `IPC_PRIVATE`.
     pub key: i32,
-    /// Who made it: user and group.
+    /// User and group of its creator.
     pub creator: (u32, u32),
-    /// Whether it was removed (`IPC_RMID`) and lasts as long as somebody has it attached.
+    /// Whether it was removed (`IPC_RMID`) and lasts as long as a process has it attached.
     pub is_removed: bool,
     /// `SHM_LOCK`.
     pub is_locked: bool,

@@ -97,7 +97,7 @@ pub enum SocketRole {
     Established(Box<TcpConnection>),
     /// A TCP connection, which stays the parent's: the clone's is over.
     Ended {
-        /// Whether the process is still to be told that it was reset.
+        /// Whether the process has yet to read that it was reset.
         is_reset: bool,
     },
 }

@@ -77,7 +77,7 @@ fn a_full_catalog_says_so_and_takes_names_again_when_one_goes() {
 }
 
 #[test]
-fn a_damaged_entry_is_told_and_taken_away() {
+fn a_damaged_entry_is_reported_and_removed() {
     let (_place, pool) = pool();
     let catalog = Catalog::open(&pool).unwrap();
     catalog.set(&name("a/f"), cid(1)).unwrap();
@@ -92,13 +92,13 @@ fn a_damaged_entry_is_told_and_taken_away() {
 }
 
 #[test]
-fn another_version_is_told_in_words() {
+fn another_version_is_an_error_with_both_versions() {
     let (_place, pool) = pool();
     Catalog::open(&pool).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(pool.path()).unwrap();
     file.write_all_at(&[9], CHUNK_BYTES + 8).unwrap();
     let error = Catalog::open(&pool).err().unwrap().to_string();
-    assert!(error.contains("format version 9, this farfork reads version 1"), "{error}");
+    assert!(error.contains("format version 9, this farfork reads 1"), "{error}");
     file.write_all_at(&[9], CHUNK_BYTES).unwrap();
     assert!(matches!(Catalog::open(&pool), Err(CatalogError::NotACatalog { .. })));
 }

@@ -1,4 +1,4 @@
-//! Bytes that nobody wrote on purpose, or somebody did: reading them ends in words.
+//! Bytes that were damaged by chance or on purpose: reading them ends in an error.
 
 use farfork_image::archive::{self, ArchiveError, Reader};
 use farfork_image::format::{self, Metadata};
@@ -81,9 +81,9 @@ fn an_archive_brings_back_every_byte() {
     for (old, new) in a.placement.iter().zip(&b.placement) {
         assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
     }
-    let told = pool.access(new).unwrap();
-    assert_eq!(told, pool.access(old).unwrap());
-    assert!(told.accessed.starts_with(&access().accessed) && told.hot.starts_with(&access().hot));
+    let kept = pool.access(new).unwrap();
+    assert_eq!(kept, pool.access(old).unwrap());
+    assert!(kept.accessed.starts_with(&access().accessed) && kept.hot.starts_with(&access().hot));
     // What little stands in the pages and a model, not two chunks of 2 MiB.
     assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
 }
@@ -238,11 +238,13 @@ fn broken() -> Vec<Break> {
         ("auxv", |m| m.members[0].memory.auxv = vec![0; 4096]),
         ("file index", |m| m.members[0].descriptors[0].file = 9),
         ("fd", |m| m.members[0].descriptors[0].fd = u32::MAX),
-        ("watch of nobody", |m| {
+        ("watch of a missing process", |m| {
             let watches = vec![EpollWatch { member: 1, fd: 1, events: 1, data: 2 }];
             m.files[3] = OpenFile::Epoll { flags: 2, watches };
         }),
-        ("handle of nobody", |m| m.files[3] = OpenFile::ProcessHandle { member: 1, flags: 2 }),
+        ("handle of a missing process", |m| {
+            m.files[3] = OpenFile::ProcessHandle { member: 1, flags: 2 }
+        }),
         ("parent after child", |m| {
             m.members.push(m.members[0].clone());
             m.members[1].kinship.parent = Some(1);

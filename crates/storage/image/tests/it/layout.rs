@@ -206,12 +206,12 @@ proptest! {
         prop_assert!(space.is_empty(), "mapped where the parent had nothing");
         let windows = elements::<Window>(&plan, header.windows);
         prop_assert!(windows.is_sorted_by_key(|window| window.pool_offset));
-        let told: u64 = windows.iter().map(|window| window.bytes).sum();
-        prop_assert_eq!(told, pool.len() as u64 * PAGE_BYTES);
+        let mapped: u64 = windows.iter().map(|window| window.bytes).sum();
+        prop_assert_eq!(mapped, pool.len() as u64 * PAGE_BYTES);
         for window in windows {
             for at in (0..window.bytes).step_by(PAGE_BYTES as usize) {
                 let owner = pool.get(&(window.pool_offset + at)).map(|owner| owner.0);
-                prop_assert_eq!(owner, Some(window.address + at), "what the supervisor is told");
+                prop_assert_eq!(owner, Some(window.address + at), "what the supervisor gets");
             }
         }
     }

@@ -104,8 +104,7 @@ pub fn as_child(mut command: Command, role: &str, pool: &Path, cid: Cid) -> Comm
     command
 }
 
-/// What `child` told the process that runs in its name: role, pool, image. `None` if somebody
-/// else started this process.
+/// What `child` gave the process that it started: role, pool, image. `None` in any other process.
 pub fn orders() -> Option<(String, Pool, Cid)> {
     let Ok(role) = std::env::var("ROLE") else {
         println!("nothing to do: the other tests run this one in processes of its own");

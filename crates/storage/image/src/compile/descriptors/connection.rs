@@ -1,5 +1,4 @@
-//! TCP connections that go on where the parent ended, in repair mode: they exist by word of the
-//! caller.
+//! TCP connections that go on where the parent ended. Repair mode makes them without a handshake.
 //!
 //! ```text
 //!  each   repair ─► bind ─► sequence numbers ─► connect ─► agreed options ─► queues ─► window
@@ -24,7 +23,7 @@ const BUFFER_LOCKS: i32 = 72;
 /// What the kernel counts for a byte in a queue besides it, and for an empty queue.
 const OVERHEAD: u32 = 4;
 const QUEUE_BYTES: u32 = 256 << 10;
-/// `TCPI_OPT_*`, and the numbers by which the connection is told of them.
+/// `TCPI_OPT_*`, and the numbers of these options in `TCP_REPAIR_OPTIONS`.
 const TIMESTAMPS: (u8, u32) = (1, 8);
 const SELECTIVE: (u8, u32) = (2, 4);
 const SCALING: (u8, u32) = (4, 3);
@@ -108,13 +107,13 @@ impl Compiler<'_> {
         let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
         self.set_option(self.slots.made, libc::IPPROTO_TCP, OPTIONS, &bytes);
         self.set_tcp(TIMESTAMP, connection.timestamp);
-        // The size of segments was computed before the peer's was told: to set no options of IPv4
-        // has it computed again. One over IPv6 goes on with the smallest.
+        // The kernel computed the size of segments before it knew the peer's. Setting empty options
+        // of IPv4 makes it compute the size again. A connection over IPv6 keeps the smallest size.
         self.set_option(self.slots.made, libc::IPPROTO_IP, libc::IP_OPTIONS, &[]);
         self.ops.last_mut().into_iter().for_each(|op| op.may_fail = 1);
     }
 
-    /// The first word to the peer is what was never sent, or else a probe of its window.
+    /// The first packet to the peer is what was never sent, or else a probe of its window.
     fn go_on(&mut self, socket: &Socket, connection: &TcpConnection) {
         self.set_tcp(REPAIR, 0);
         let bytes = &connection.sent.1;
@@ -131,7 +130,7 @@ impl Compiler<'_> {
         self.set_option(made, libc::SOL_SOCKET, BUFFER_LOCKS, &locks.to_le_bytes());
     }
 
-    /// On another node than that of the checkpoint there is no lock.
+    /// Removes the lock on the network. Only the node of the checkpoint has one.
     fn unlock(&mut self, name: &str) {
         let family = [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER];
         let op = self.op(libc::SYS_socket, &family.map(|part| part as u64));

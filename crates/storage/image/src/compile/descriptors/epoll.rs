@@ -9,8 +9,8 @@ use crate::model::{EpollWatch, OpenFile};
 const DEEPEST: u32 = 5;
 
 impl Compiler<'_> {
-    /// Adds all watches of this process's descriptors; instances that others watch come first, so that the kernel never has to
-    /// look through an unfinished one.
+    /// Adds all watches of this process's descriptors. Instances that others watch come first, so that
+    /// the kernel never looks through an unfinished one.
     pub fn watches(&mut self) {
         let depths = self.depths();
         let mut instances: Vec<(u32, u32)> =
@@ -49,8 +49,8 @@ impl Compiler<'_> {
         depths
     }
 
-    /// Events are given as the kernel kept them. One that was told already and disarmed itself
-    /// (`EPOLLONESHOT`) has none left; the kernel adds errors and hang-ups, and may tell them.
+    /// Events are given as the kernel kept them. A watch that was reported and disarmed itself
+    /// (`EPOLLONESHOT`) has none left. The kernel adds errors and hang-ups, and may report these.
     fn watch(&mut self, file: u32, watch: &EpollWatch) {
         let Some(instance) = self.first(file) else { return };
         let text = format!("fd {instance} (epoll) watching fd {}", watch.fd);

@@ -12,7 +12,7 @@ use crate::compile::arena::Arena;
 use crate::compile::fd_layout::{FdLayout, supplied, users};
 use crate::model::{EpollWatch, Member, Model, OpenFile};
 
-/// Tells what the caller supplies from numbers of descriptors.
+/// Distinguishes what the caller supplies from numbers of descriptors.
 const SUPPLIED: u32 = 10_000;
 
 /// The same model with its descriptors dealt out to several processes, to some of them to all.

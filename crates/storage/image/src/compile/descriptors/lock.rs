@@ -48,8 +48,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Compares what the process has read with what it was. Only with its locks is it sure that
-    /// nobody writes any more: what was found out before they were taken, somebody may have changed.
+    /// Checks that files which the process has read are unchanged. Without its locks another process
+    /// could write after the check.
     fn unwritten(&mut self) {
         let model = self.model;
         let read: Vec<u32> = self.numbers.keys().copied().collect();

@@ -90,8 +90,8 @@ struct Temporaries {
 /// Ops in the order in which they are run.
 #[derive(Debug, Default)]
 pub struct Halves {
-    /// What can be done long before the clone starts: nobody outside notices, and nothing that it
-    /// makes changes by itself.
+    /// What can be done long before the clone starts: no other process notices it, and nothing that
+    /// it makes changes by itself.
     pub early: Vec<Op>,
     /// What is done when the clone starts.
     pub late: Vec<Op>,

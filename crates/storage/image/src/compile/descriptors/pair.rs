@@ -16,7 +16,8 @@ const STREAM_BYTES: usize = 16 << 10;
 /// What the kernel counts for a message besides its bytes, at most.
 const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
 
-/// Not waiting: a message that has no room must fail, for nobody is there to take it out.
+/// Without waiting: a message that finds no room must fail, since no process is there to receive
+/// others.
 pub const AT_ONCE: u64 = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
 
 /// Options that set a buffer's size: within the system's limit, and beyond it.
@@ -217,10 +218,10 @@ impl Compiler<'_> {
         self.set_flags(slot, *flags);
     }
 
-    /// Sets a buffer to `bytes` as the kernel tells it: as far as everyone may, then beyond the
-    /// system's limit if the restorer may.
+    /// Sets a buffer to `bytes`, as `getsockopt` returns it. The first option works within the system's
+    /// limit, the second beyond it if the restorer has the right.
     pub fn set_buffer(&mut self, slot: u8, [plain, forced]: [i32; 2], bytes: u32) {
-        // The kernel doubles what it is told, and tells it doubled.
+        // The kernel doubles the size that is set, and returns the doubled size.
         let at = self.arena.words(&[u64::from(bytes / 2)]);
         let length = size_of::<i32>() as u64;
         for option in [plain, forced] {

@@ -1,4 +1,4 @@
-//! Sockets that are made anew, with everything that the process set before anyone can reach them.
+//! Sockets that are made anew, with everything that the process set before others can reach them.
 
 use farfork_plan::{Op, What, nr};
 
@@ -7,9 +7,9 @@ use super::pair::{RECEIVE, SEND};
 use crate::model::{Socket, SocketOption, SocketRole};
 use std::os::unix::ffi::OsStrExt;
 
-/// Nothing is sent to this port: a connection to it is made by word of the caller only.
+/// Nothing is sent to this port: a connection to it is made in repair mode only.
 const DISCARD_PORT: u16 = 9;
-/// `TCP_REPAIR_OFF_NO_WP`: no longer, and without a word to the peer.
+/// `TCP_REPAIR_OFF_NO_WP`: ends repair mode without a packet to the peer.
 const REPAIR_OFF_SILENTLY: i32 = -1;
 
 impl Compiler<'_> {
@@ -139,10 +139,10 @@ impl Compiler<'_> {
         self.ops.push(op.about(self.detail));
     }
 
-    /// Leaves the socket as a connection that is over, without a packet to anyone: in repair mode
-    /// a connection exists by word of the caller, and whatever disconnects it resets it. Where
-    /// this node has no loopback device, the error is ECONNABORTED; without the right to repair,
-    /// the end of the stream is all that is told, and the user is warned.
+    /// Leaves the socket as a connection that is over, and sends no packet. In repair mode a
+    /// connection exists without a handshake, and disconnecting it resets it. Where this node has no
+    /// loopback device, the error is ECONNABORTED. Without the right to repair, the process reads the
+    /// end of the stream only, and the user is warned.
     fn end(&mut self, family: u32, is_reset: bool) {
         let made = self.slots.made;
         if is_reset {

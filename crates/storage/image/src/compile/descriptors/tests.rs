@@ -403,8 +403,8 @@ fn check_watched(file: &OpenFile, thing: &Thing) {
                 let whole = if mark.is_file_system { 0x100 } else { 0 };
                 let path = mark.path.display().to_string();
                 // FAN_MARK_ADD; FAN_MARK_IGNORED_MASK and FAN_MARK_IGNORED_SURV_MODIFY
-                let told = (path.clone(), mark.mask, 1 | whole);
-                [told, (path, mark.ignored, 1 | whole | 0x20 | 0x40)]
+                let reported = (path.clone(), mark.mask, 1 | whole);
+                [reported, (path, mark.ignored, 1 | whole | 0x20 | 0x40)]
             };
             let expected = marks.iter().flat_map(adds).filter(|(_, mask, _)| *mask != 0);
             assert_eq!(&expected.collect::<Vec<_>>(), added);

@@ -13,7 +13,7 @@ use crate::model::{OpenFile, UnnamedFile};
 const PLAIN: u32 = libc::O_TMPFILE as u32 | libc::O_RDWR as u32;
 /// `O_LARGEFILE`, which the kernel gives to every file that a 64-bit program opens.
 const LARGE: u32 = 0o100_000;
-/// Nobody else may look in until the file is finished.
+/// No other user may open the file until it is finished.
 const PRIVATE: u64 = 0o600;
 
 impl Compiler<'_> {

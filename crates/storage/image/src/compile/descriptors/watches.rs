@@ -11,7 +11,7 @@ use crate::model::{FanotifyMark, FileIdentity, InotifyWatch, OpenFile};
 
 /// `INOTIFY_IOC_SETNEXTWD` (Linux 4.16, `CONFIG_CHECKPOINT_RESTORE`).
 const SET_NEXT: u64 = 0x4004_4900;
-/// Flags of a mark that are of its events that are not told.
+/// Flags of a mark that apply to the events that it ignores.
 const OF_IGNORED: u32 = libc::FAN_MARK_IGNORED_SURV_MODIFY | FAN_MARK_IGNORE;
 /// Linux 6.0.
 const FAN_MARK_IGNORE: u32 = 0x400;
@@ -52,7 +52,7 @@ impl Compiler<'_> {
         self.ops.push(Op::new(What::File, nr::WATCH, &args).about(self.detail));
     }
 
-    /// A mark: what is told, and what is not, are added one after the other.
+    /// A mark: the events that it reports and those that it ignores are added one after the other.
     fn mark_place(&mut self, fd: u32, mark: &FanotifyMark) {
         let (path, identity) = self.watched(fd, "fanotify", &mark.path, &mark.identity);
         let whole = if mark.is_file_system { libc::FAN_MARK_FILESYSTEM } else { 0 };

@@ -1,4 +1,4 @@
-//! Who forks whom, and when, so that every process gets its parent, its session and its group.
+//! The order of forks by which every process gets its parent, its session and its group.
 //!
 //! ```text
 //!  session    inherited at the fork; a process that leads one forks those children that are in
@@ -8,8 +8,8 @@
 //!             in the parents' lives
 //!  dead       leaders of sessions and groups that live on without them are forked, lead, and end
 //! ```
-//! Everybody is forked before anybody of the family changes the group, so a process starts in the
-//! group of its session's leader; those of the outer session in the outer group.
+//! All processes are forked before one of them changes its group. So a process starts in the group of
+//! its session's leader, and those of the outer session start in the outer group.
 
 use std::collections::BTreeSet;
 
@@ -81,7 +81,7 @@ struct Arrangement<'m> {
     adopters: BTreeSet<usize>,
     forks: Vec<Forks>,
     is_placed: Vec<bool>,
-    /// Births that are no members, from `members.len()` on.
+    /// Births that are not members, from `members.len()` on.
     passing: Vec<Passing>,
 }
 
@@ -148,7 +148,7 @@ impl<'m> Arrangement<'m> {
         if self.leads_session(member) { self.wanted[member] } else { Some(self.session(member)) }
     }
 
-    /// Whether the session that `member` needs is none that its parent was ever in.
+    /// Whether the parent of `member` was never in the session that `member` needs.
     fn is_orphan(&self, member: usize) -> bool {
         let parent = parent(&self.members[member]);
         let was_in = |session| {
@@ -235,7 +235,7 @@ impl<'m> Arrangement<'m> {
         there.find(|(member, _)| self.adopter_above(*member) == Some(adopter))
     }
 
-    /// Who gets the orphans from below `member`.
+    /// The process that gets the orphans from below `member`.
     fn adopter_above(&self, member: usize) -> Option<usize> {
         let above = |member: &usize| self.members[*member].kinship.parent.map(|p| p as usize);
         std::iter::successors(Some(member), above).find(|above| self.adopters.contains(above))
@@ -341,7 +341,7 @@ impl<'m> Arrangement<'m> {
         Birth { pid, exit_signal, is_any_pid: false, steps }
     }
 
-    /// Forks; who ends on the way is reaped at once.
+    /// Forks; a process that ends on the way is reaped at once.
     fn forks(&self, children: &[usize]) -> Vec<Step> {
         let steps = |child: &usize| {
             let reap = (*child >= self.members.len()).then_some(Step::Reap(*child));
@@ -356,7 +356,8 @@ fn parent(member: &Member) -> usize {
     member.kinship.parent.map_or(usize::MAX, |parent| parent as usize)
 }
 
-/// The root keeps what it was started in where nobody leads that, as a single process does.
+/// The root keeps the session and group that it was started in if no process leads them, as a single
+/// process does.
 fn outer(members: &[Member]) -> Outer {
     let root = &members[0].kinship;
     let is_led = |id: u32| members.iter().any(|member| member.process.pid == id);

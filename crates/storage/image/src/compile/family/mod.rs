@@ -1,5 +1,5 @@
-//! How the processes of an image come into being and how they part: who forks whom, who waits for
-//! whom. A single process has none of this.
+//! How the processes of an image come into being and how they part: the forks, and
+//! the waits for each other. A single process has none of this.
 //!
 //! ```text
 //!  birth    held descriptors and objects (the root) ─► forks ─► sessions, groups ─► BORN
@@ -192,7 +192,7 @@ impl Terminal {
     }
 }
 
-/// A signal that is ignored is no longer pending; the default action is set again after that.
+/// Ignoring a signal removes it from those that are pending; then the default action is set again.
 fn drop_pending(signal: u32, arena: &mut Arena) -> [Op; 2] {
     [libc::SIG_IGN, libc::SIG_DFL].map(|handler| {
         let action = arena.words(&[handler as u64, 0, 0, 0]);
@@ -233,16 +233,16 @@ pub fn settle(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     ops
 }
 
-/// Waits until children have stopped that were stopped, and forgets that they told so. Whether the
-/// parent had waited for that is not to be seen, but if its signal no longer was pending, it will
-/// have.
+/// Waits until children have stopped that were stopped, and drops their SIGCHLD. The kernel does not
+/// show whether the parent had waited for the stop. If its SIGCHLD was no longer pending, it probably
+/// had.
 fn await_stopped(model: &Model, index: usize, arena: &mut Arena) -> Vec<Op> {
     let member = &model.members[index];
     let is_child = |child: &&Member| child.kinship.parent == Some(index as u32);
     let stopped = model.members.iter().filter(is_child).filter(|child| child.process.is_stopped);
     let pending = &member.signals.pending;
-    let is_told = |info: &Vec<u8>| info.starts_with(&SIGCHLD.to_le_bytes());
-    let keep = if pending.iter().any(is_told) { libc::WNOWAIT as u64 } else { 0 };
+    let is_child_signal = |info: &Vec<u8>| info.starts_with(&SIGCHLD.to_le_bytes());
+    let keep = if pending.iter().any(is_child_signal) { libc::WNOWAIT as u64 } else { 0 };
     let how = libc::WSTOPPED as u64 | keep | ALL;
     let mut ops: Vec<Op> = stopped
         .map(|child| [P_PID, child.process.pid.into(), 0, how, 0])
@@ -257,7 +257,7 @@ fn await_stopped(model: &Model, index: usize, arena: &mut Arena) -> Vec<Op> {
         let args = [(*signal).into(), arena.words(action), 0, 8];
         ops.push(Op::new(What::Signal, libc::SYS_rt_sigaction as u32, &args));
     }
-    for info in pending.iter().filter(|info| is_told(info)) {
+    for info in pending.iter().filter(|info| is_child_signal(info)) {
         let args = [member.process.pid.into(), SIGCHLD.into(), arena.put(info, 8)];
         ops.push(Op::new(What::Signal, libc::SYS_rt_sigqueueinfo as u32, &args));
     }

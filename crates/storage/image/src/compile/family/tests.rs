@@ -18,7 +18,7 @@ struct Task {
     has_ended: bool,
 }
 
-/// Processes by pid, by the kernel's rules; whoever loses its parent and finds no other goes to
+/// Processes by pid, by the kernel's rules. A process that loses its parent and finds no other goes to
 /// the outside, pid 0.
 #[derive(Clone, Debug)]
 struct Kernel {
@@ -123,10 +123,10 @@ fn deeds() -> impl Strategy<Value = Vec<(usize, Deed)>> {
 fn live(deeds: &[(usize, Deed)]) -> Kernel {
     let mut kernel = Kernel::new();
     let mut next = ROOT;
-    for (who, deed) in deeds {
+    for (process, deed) in deeds {
         let living: Vec<u32> =
             kernel.tasks.iter().filter(|(_, task)| !task.has_ended).map(|(pid, _)| *pid).collect();
-        let pid = living[who % living.len()];
+        let pid = living[process % living.len()];
         match deed {
             Deed::Fork => {
                 next += 1;
@@ -192,28 +192,31 @@ fn run(births: &[Birth], members: usize, mut seed: u64) -> Kernel {
     let mut running = BTreeMap::from([(0usize, 0usize)]);
     let mut arrived = BTreeSet::new();
     while !running.is_empty() {
-        let waits =
-            |(who, at): &(&usize, &usize)| births[**who].steps.get(**at) == Some(&Step::Meet);
-        arrived.extend(running.iter().filter(waits).map(|(who, _)| *who));
+        let waits = |(process, at): &(&usize, &usize)| {
+            births[**process].steps.get(**at) == Some(&Step::Meet)
+        };
+        arrived.extend(running.iter().filter(waits).map(|(process, _)| *process));
         let ready: Vec<usize> = running
             .iter()
-            .filter(|(who, at)| is_ready(&kernel, births, **who, **at, arrived.len() == members))
-            .map(|(who, _)| *who)
+            .filter(|(process, at)| {
+                is_ready(&kernel, births, **process, **at, arrived.len() == members)
+            })
+            .map(|(process, _)| *process)
             .collect();
         assert!(!ready.is_empty(), "all wait: {running:?}\n{births:#?}");
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let who = ready[(seed >> 33) as usize % ready.len()];
-        let at = running[&who];
-        let Some(step) = births[who].steps.get(at) else {
-            running.remove(&who);
+        let process = ready[(seed >> 33) as usize % ready.len()];
+        let at = running[&process];
+        let Some(step) = births[process].steps.get(at) else {
+            running.remove(&process);
             continue;
         };
-        running.insert(who, at + 1);
-        if let Some(child) = perform(&mut kernel, births, births[who].pid, *step) {
+        running.insert(process, at + 1);
+        if let Some(child) = perform(&mut kernel, births, births[process].pid, *step) {
             running.insert(child, 0);
         }
         if matches!(step, Step::End(_)) {
-            running.remove(&who);
+            running.remove(&process);
         }
     }
     kernel
@@ -237,12 +240,12 @@ fn perform(kernel: &mut Kernel, births: &[Birth], pid: u32, step: Step) -> Optio
     None
 }
 
-fn is_ready(kernel: &Kernel, births: &[Birth], who: usize, at: usize, all: bool) -> bool {
-    match births[who].steps.get(at) {
+fn is_ready(kernel: &Kernel, births: &[Birth], process: usize, at: usize, all: bool) -> bool {
+    match births[process].steps.get(at) {
         Some(Step::Meet) => all,
         Some(Step::Await(child) | Step::Reap(child)) => {
             let pid = births[*child].pid;
-            assert!(kernel.is_child(births[who].pid, pid), "waits for the child of another");
+            assert!(kernel.is_child(births[process].pid, pid), "waits for the child of another");
             kernel.tasks[&pid].has_ended
         }
         _ => true,
@@ -251,7 +254,7 @@ fn is_ready(kernel: &Kernel, births: &[Birth], who: usize, at: usize, all: bool)
 
 fn compare(members: &[Member], kernel: &Kernel) {
     assert_eq!(kernel.tasks.len(), members.len(), "{:?}", kernel.tasks);
-    // What nobody leads and the root is in stands for the outside, if that does not occur.
+    // A session or group that has no leader and holds the root stands for the outside, if that does not occur.
     let root = members[0].kinship;
     let stands_for_outside = |id: u32, of: fn(&Member) -> u32| {
         members.iter().all(|member| member.process.pid != id && of(member) != 0)
@@ -308,7 +311,7 @@ fn most_lives_are_arranged() {
 #[test]
 fn ordinary_lives_are_arranged() {
     use Deed::*;
-    let living = |who: usize, deed: Deed| (who, deed); // the number among the living, by pid
+    let living = |process: usize, deed: Deed| (process, deed); // the number among the living, by pid
     let daemon = [
         living(0, Adopt(true)),
         living(0, Fork), // 11, which leads a session and ends
@@ -350,7 +353,7 @@ fn ordinary_lives_are_arranged() {
     }
 }
 
-/// Nobody can join a group of another session.
+/// A process cannot join a group of another session.
 #[test]
 fn a_group_across_sessions_is_misplaced() {
     let mut family = members(&live(&[(0, Deed::Fork), (0, Deed::Fork), (1, Deed::LeadSession)]));

@@ -153,7 +153,7 @@ fn objects(model: &Model, held: &[u32]) -> BTreeSet<u32> {
         shared.extend(own.intersection(&seen));
         seen.extend(own);
     }
-    // Made by one process, before there are others: the kernel is told the id of the next one.
+    // Made by one process, before there are others: it sets the id that the kernel gives next.
     let all = (0u32..).zip(&model.objects);
     shared.extend(all.filter(|(_, object)| object.is_system_v()).map(|(index, _)| index));
     shared

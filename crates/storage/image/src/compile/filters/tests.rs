@@ -1,4 +1,4 @@
-//! Who installs filters, by what threads have and what filters let them do.
+//! Which thread installs filters, by what threads have and what filters let them do.
 
 use super::*;
 

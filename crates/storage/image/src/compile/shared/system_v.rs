@@ -1,7 +1,7 @@
 //! Segments of System V, which processes attach by their ids.
 //!
 //! ```text
-//!  shmget with its id, shmctl(IPC_SET)      by the root of a tree, before it forks anyone
+//!  shmget with its id, shmctl(IPC_SET)      by the root of a tree, before it forks
 //!  shmat, map_files ─► write_all            its content, as that of any object
 //!  shmctl(IPC_RMID)                         a page of it stays attached until all have their own
 //!  shmat at the parent's address            whole: else elsewhere, and its parts moved from there

@@ -62,15 +62,15 @@ fn content_is_mapped_in_runs_of_neighbouring_chunks() {
     let fds = FdLayout::compute(&model);
     let ops =
         compile(Subject::root(&model, &fds), &[8 * c, 9 * c, 4 * c, 5 * c], &mut Arena::new());
-    let told = |number: u32, args: &[usize]| -> Vec<Vec<u64>> {
+    let calls = |number: u32, args: &[usize]| -> Vec<Vec<u64>> {
         let own = ops.iter().filter(|op| op.nr == number);
         own.map(|op| args.iter().map(|index| op.args[*index]).collect()).collect()
     };
-    let maps = told(libc::SYS_mmap as u32, &[1, 5]);
+    let maps = calls(libc::SYS_mmap as u32, &[1, 5]);
     assert_eq!(maps, [vec![2 * c, 8 * c], vec![2 * c, 4 * c]]);
     let scratch = window::SCRATCH;
     assert_eq!(
-        told(nr::WRITE_ALL, &[1, 2, 3]),
+        calls(nr::WRITE_ALL, &[1, 2, 3]),
         [vec![scratch, 2 * c, 0], vec![scratch, c - 100, 2 * c], vec![scratch + c, 8192, 1 << 30]]
     );
 }
