@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use farfork_image::compile::{self, family::Misplaced};
+use farfork_image::compile::{self, tree::Misplaced};
 use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 use farfork_pool::{Extent, ImageWriter};
 
@@ -100,7 +100,7 @@ pub fn collect(
 
 /// A process that a clone could not have in its session, under its parent.
 fn refuse_misplaced(tree: &StoppedTree, members: &[Member], refusals: &mut Refusals) {
-    if let Err(Misplaced(index)) = compile::family::check(members) {
+    if let Err(Misplaced(index)) = compile::tree::check(members) {
         refusals.about(tree.members()[index].pid);
         let Kinship { session, group, .. } = members[index].kinship;
         let object = format!("session {session}, process group {group}");

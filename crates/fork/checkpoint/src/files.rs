@@ -48,7 +48,7 @@ impl MappedFiles {
     fn look_at(&self, path: &Path) -> Result<Known, &'static Cause> {
         let at = PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()));
         let found = fs::metadata(&at).map_err(|_| causes::memory::FILE_GONE)?;
-        let stamp = found.is_file().then(|| FileStamp::of(path, &found, &at));
+        let stamp = found.is_file().then(|| FileStamp::from_metadata(path, &found, &at));
         Ok(Known { file: identity(&found), stamp })
     }
 

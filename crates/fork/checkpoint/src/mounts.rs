@@ -42,8 +42,8 @@ pub fn collect(
     };
     refusals.about(pid);
     let failed = |_| CheckpointError::Proc { pid, what: "the mounts" };
-    let theirs = mounts::of(&pid.to_string()).map_err(failed)?;
-    let ours = mounts::of("self").map_err(failed)?;
+    let theirs = mounts::read(&pid.to_string()).map_err(failed)?;
+    let ours = mounts::read("self").map_err(failed)?;
     let mounts = Mounts { pid, theirs, ours };
     let used = mounts.used(model, refusals);
     let mut needed: Vec<Mount> = Vec::new();

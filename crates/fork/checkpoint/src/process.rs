@@ -136,7 +136,7 @@ fn file_identity(pid: i32, name: &'static str) -> Result<FileIdentity, Checkpoin
     let at = format!("/proc/{pid}/{name}");
     let found = fs::metadata(&at).map_err(|_| CheckpointError::Proc { pid, what: name })?;
     let is_kernel_s = files::is_kernel_s(Path::new(&at));
-    Ok(FileIdentity { is_kernel_s, ..FileIdentity::of(&found) })
+    Ok(FileIdentity { is_kernel_s, ..FileIdentity::from_metadata(&found) })
 }
 
 fn command_line(pid: i32) -> Vec<String> {
@@ -280,7 +280,7 @@ pub fn made_on(pid: i32, vdso: &[u8], area: &[u8]) -> Result<MadeOn, CheckpointE
     Ok(MadeOn {
         xcr0: xstate::word(area, xstate::XCR0_OFFSET),
         vdso_crc: crc32c::crc32c(vdso),
-        clocks: clocks::of(pid).map_err(doing(pid, "read the clocks"))?,
+        clocks: clocks::of_process(pid).map_err(doing(pid, "read the clocks"))?,
         ..farfork_image::machine::this().clone()
     })
 }

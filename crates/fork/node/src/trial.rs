@@ -51,7 +51,7 @@ impl Node {
             own.check(&call.cid, &read.model)?;
         }
         let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
-        let outline = Outline::of(plan);
+        let outline = Outline::from_plan(plan);
         let bytes = outline.copied_bytes;
         if !self.headroom.has(bytes) || !headroom::machine_has(bytes) {
             return Err(NodeError::NoRoomForTrial { cid, bytes });

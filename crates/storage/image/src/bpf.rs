@@ -45,15 +45,15 @@ const WORDS: usize = 16;
 impl Call {
     /// A call from farfork's window, all of which is known.
     pub fn from_window(number: i64, args: [u64; 6]) -> Call {
-        Call::of(number, Some(window::BASE), args.map(Some))
+        Call::new(number, Some(window::BASE), args.map(Some))
     }
 
     /// A call from anywhere, with the arguments that are known.
     pub fn from_anywhere(number: i64, args: [Option<u64>; 6]) -> Call {
-        Call::of(number, None, args)
+        Call::new(number, None, args)
     }
 
-    fn of(number: i64, caller: Option<u64>, args: [Option<u64>; 6]) -> Call {
+    fn new(number: i64, caller: Option<u64>, args: [Option<u64>; 6]) -> Call {
         let mut words = [None; WORDS];
         words[..2].copy_from_slice(&[Some(number as u32), Some(AUDIT_ARCH_X86_64)]);
         let known = [caller].into_iter().chain(args);

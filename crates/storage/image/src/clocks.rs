@@ -30,7 +30,7 @@ pub fn here() -> io::Result<Clocks> {
 
 /// The clocks of the process `pid`, which stands still. Its time namespace must be that of its
 /// children, whose offsets are all that the kernel shows.
-pub fn of(pid: i32) -> io::Result<Clocks> {
+pub fn of_process(pid: i32) -> io::Result<Clocks> {
     let (here, ahead) = (here()?, offsets(&pid.to_string())?);
     let read = here.read.moved(ahead.from(here.ahead));
     Ok(Clocks { read, ahead, ..here })
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_process_reads_its_own_clocks() {
-        let (before, own) = (here().unwrap(), of(std::process::id() as i32).unwrap());
+        let (before, own) = (here().unwrap(), of_process(std::process::id() as i32).unwrap());
         assert_eq!((&own.boot, own.ahead), (&before.boot, before.ahead));
         assert!(own.read.monotonic_ns >= before.read.monotonic_ns);
         assert!(!own.boot.is_empty() && own.read.boottime_ns >= own.read.monotonic_ns);

@@ -35,7 +35,7 @@ pub struct MountLine {
 }
 
 /// The mounts of the process, or `self`, in the order in which they were made.
-pub fn of(process: &str) -> io::Result<Vec<MountLine>> {
+pub fn read(process: &str) -> io::Result<Vec<MountLine>> {
     let text = fs::read(format!("/proc/{process}/mountinfo"))?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
@@ -117,7 +117,7 @@ pub fn changed_mounts(mounts: &[Mount]) -> Vec<String> {
     if mounts.is_empty() {
         return Vec::new();
     }
-    match of("self") {
+    match read("self") {
         Ok(here) => (0..mounts.len())
             .filter_map(|index| change(&mounts[index], &mounts[..index], &here))
             .collect(),

@@ -21,20 +21,20 @@ const MOST_NOTE_BYTES: u64 = 64 << 10;
 impl FileStamp {
     /// The stamp of the regular file at `path`, which was `found` and can be opened as `at`. One
     /// that cannot be opened has no build-id, and is bound to its time.
-    pub fn of(path: &Path, found: &Metadata, at: &Path) -> FileStamp {
+    pub fn from_metadata(path: &Path, found: &Metadata, at: &Path) -> FileStamp {
         FileStamp {
             path: path.to_owned(),
             size: found.size(),
             mtime_ns: mtime_ns(found),
             build_id: build_id(at),
-            identity: FileIdentity::of(found),
+            identity: FileIdentity::from_metadata(found),
         }
     }
 }
 
 impl FileIdentity {
     /// The identity of what was `found` in an ordinary file system.
-    pub fn of(found: &Metadata) -> FileIdentity {
+    pub fn from_metadata(found: &Metadata) -> FileIdentity {
         let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
         FileIdentity {
             mode: found.mode(),
@@ -98,7 +98,7 @@ mod tests {
         let id = build_id(own).expect("rustc links with a build-id");
         assert!((8..=32).contains(&id.len()), "{id:?}");
         let found = own.metadata().unwrap();
-        let stamp = FileStamp::of(Path::new("/own"), &found, own);
+        let stamp = FileStamp::from_metadata(Path::new("/own"), &found, own);
         assert_eq!((stamp.build_id, stamp.size), (Some(id), found.size()));
     }
 

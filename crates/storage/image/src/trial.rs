@@ -30,7 +30,7 @@ const FILTERED: &str =
 
 impl Outline {
     /// The outline of `plan`.
-    pub fn of(plan: &[u8]) -> Outline {
+    pub fn from_plan(plan: &[u8]) -> Outline {
         let plan = Plan { bytes: plan };
         let mut outline = Outline::default();
         let Ok((header, _)) = PlanHeader::read_from_prefix(plan.bytes) else { return outline };

@@ -12,7 +12,7 @@ use farfork_sys::socket::{ADDRESS_BYTES, FILTER_INSTRUCTIONS};
 use farfork_sys::xstate;
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use crate::compile::family;
+use crate::compile::tree;
 use crate::model::{
     Backing, FileStamp, Member, Memory, Message, Model, ObjectExtent, ObjectKind, OpenFile, Region,
     SETTINGS_BYTES, SeccompFilter, Segment, SharedObject, Socket, SocketOption, SocketRole, Stored,
@@ -71,7 +71,7 @@ impl Model {
             )?;
         }
         demand(self.root().kinship.ended.is_none(), "a root process that has ended")?;
-        let has_places = family::check(&self.members).is_ok();
+        let has_places = tree::check(&self.members).is_ok();
         demand(has_places, "a process whose session or group cannot be restored")?;
         self.members.iter().try_for_each(|member| self.validate_member(member))
     }

@@ -69,7 +69,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(found: &fs::Metadata) -> Identity {
+    fn from_metadata(found: &fs::Metadata) -> Identity {
         Identity {
             file: (found.dev(), found.ino()),
             size: found.size(),
@@ -124,7 +124,7 @@ impl Demand<'_> {
             Err(_) => Some(Change::Missing),
             Ok(found) if !found.is_file() => Some(Change::OtherKind),
             Ok(found) => {
-                let identity = Identity::of(&found);
+                let identity = Identity::from_metadata(&found);
                 if seen.0.get(path) == Some(&identity) {
                     return None;
                 }
@@ -158,7 +158,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     fn stamp_of(path: &Path) -> FileStamp {
-        FileStamp::of(path, &fs::metadata(path).unwrap(), path)
+        FileStamp::from_metadata(path, &fs::metadata(path).unwrap(), path)
     }
 
     fn changes(model: &Model, seen: &mut Seen) -> Vec<Change> {

@@ -65,8 +65,8 @@ impl Pool {
         Ok(file.into())
     }
 
-    /// Whether `file` is a copy of an image: has its bytes, where the pool has them, and keeps them. Who
-    /// made it is no proof of that, and a file that only looks like one could have an image read by
+    /// Whether `file` is a copy of an image: has its bytes, where the pool has them, and keeps them. Its
+    /// maker does not prove that, and a file that only looks like one could have an image read by
     /// a process that may not.
     ///
     /// # Errors

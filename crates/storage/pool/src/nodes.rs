@@ -194,7 +194,7 @@ impl Pool {
         Ok(None)
     }
 
-    /// A row of this machine in which nothing is pinned, and that nobody has: its agent has ended, and
+    /// A row of this machine in which nothing is pinned, and that no agent has: its agent has ended, and
     /// no clone is in need of it.
     fn reuse_slot(&self, lock: &HeldLock, now: Boot) -> Result<Option<NodeRow>, PoolError> {
         for (node, _, Holder { boot, .. }) in self.rows() {

@@ -46,8 +46,8 @@ impl Holder {
         Holder { boot: Boot { machine, boot }, device, inode }
     }
 
-    /// Whether the kernel's list of all locks has one of this file, wherever that lies. It is told
-    /// apart by device and inode; some file systems (overlay, btrfs) have others in that list.
+    /// Whether the kernel's list of all locks has one of this file, wherever that lies. Files are
+    /// compared by device and inode; some file systems (overlay, btrfs) have others in that list.
     pub(crate) fn is_listed(&self) -> Result<bool, PoolError> {
         let path = Path::new("/proc/locks");
         let locks = proc::text(path).map_err(PoolError::io("look for locks in", path))?;

@@ -212,7 +212,7 @@ impl Pool {
     }
 
     /// `len` bytes at `offset` of the pool: of a published image that the caller pins, or that
-    /// nobody removes meanwhile; otherwise they may change under the reference.
+    /// is not removed meanwhile; otherwise they may change under the reference.
     ///
     /// # Errors
     /// [`PoolError::OutOfRange`] if they lie outside of the data area; [`PoolError::Gone`],

@@ -54,7 +54,7 @@ fn device_cause(path: &str) -> &'static Cause {
 }
 
 fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>, is_kernel_s: bool) -> OpenFile {
-    let identity = FileIdentity { is_kernel_s, ..FileIdentity::of(&entry.inode) };
+    let identity = FileIdentity { is_kernel_s, ..FileIdentity::from_metadata(&entry.inode) };
     let position = if entry.info.flags & O_PATH != 0 { 0 } else { entry.info.position };
     let flags = entry.info.status_flags();
     OpenFile::Path { path, flags, offset: position, stamp, identity }
@@ -145,5 +145,5 @@ fn has_stamp(path: &Path, subject: &Subject) -> bool {
 }
 
 fn stamp(path: &Path, entry: &Entry) -> FileStamp {
-    FileStamp::of(path, &entry.inode, &entry.place())
+    FileStamp::from_metadata(path, &entry.inode, &entry.place())
 }

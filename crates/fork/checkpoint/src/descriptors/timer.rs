@@ -15,7 +15,7 @@ const NS: u64 = 1_000_000_000;
 
 /// A timerfd.
 pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
-    let clocks = clocks::of(subject.pid).map_err(proc_error(subject.pid, "the clocks"))?;
+    let clocks = clocks::of_process(subject.pid).map_err(proc_error(subject.pid, "the clocks"))?;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timer = timer(&entry.info, |clock| match clock {
         libc::CLOCK_MONOTONIC => clocks.read.monotonic_ns as u64,

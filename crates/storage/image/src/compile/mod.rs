@@ -3,7 +3,6 @@
 pub mod arena;
 mod credentials;
 pub mod descriptors;
-pub mod family;
 pub mod fd_layout;
 pub mod filters;
 mod frame;
@@ -16,6 +15,7 @@ mod process;
 mod scheduling;
 mod shared;
 mod threads;
+pub mod tree;
 
 use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
 
@@ -64,7 +64,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         traits.extend(memory.traits(tag));
         let process = process::compile(subject, &mut arena);
         let threads = threads::compile(subject, &mut arena);
-        let settle = family::settle(subject, &mut arena);
+        let settle = tree::settle(subject, &mut arena);
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
             task_ops: arena.ops(&process.early),
@@ -82,7 +82,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         });
     }
     windows.sort_by_key(|window| window.pool_offset);
-    let births = family::births(model, &fds, placement, &mut arena);
+    let births = tree::births(model, &fds, placement, &mut arena);
     let header = PlanHeader {
         magic: PLAN_MAGIC,
         bytes: 0,

@@ -3,7 +3,7 @@
 use farfork_plan::{Op, What, nr};
 
 use super::arena::Arena;
-use super::descriptors::Halves;
+use super::descriptors::DescriptorOps;
 use super::place::Opener;
 use super::{Subject, descriptors, place, scheduling};
 use crate::model::{Member, PosixTimer};
@@ -12,7 +12,7 @@ use crate::model::{Member, PosixTimer};
 const SLOT_DIRECTORY: u8 = 249;
 
 /// Compiles everything that the threads of the process share besides memory.
-pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Halves {
+pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> DescriptorOps {
     let member = subject.member;
     let mut ops = Vec::new();
     if !subject.model.is_tree() {
@@ -26,7 +26,7 @@ pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Halves {
     ops.extend(scheduling::process(member, arena));
     let mut late = descriptors.late;
     late.extend(limits(member, arena)); // which forbid files, and numbers of descriptors
-    Halves { early: ops, late }
+    DescriptorOps { early: ops, late }
 }
 
 fn leadership(member: &Member) -> Option<Op> {

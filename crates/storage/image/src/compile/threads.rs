@@ -4,7 +4,7 @@ use farfork_plan::{Op, Table, ThreadPlan, What};
 
 use super::arena::Arena;
 use super::filters::By;
-use super::{Subject, credentials, family, filters, frame, process, scheduling};
+use super::{Subject, credentials, filters, frame, process, scheduling, tree};
 use crate::model::{Hardening, Thread};
 
 const FS_BASE: usize = 21;
@@ -52,7 +52,7 @@ fn ops(subject: Subject<'_>, thread: &Thread, is_leader: bool, arena: &mut Arena
         ops.push(Op::new(What::Credentials, libc::SYS_prctl as u32, &args));
     }
     if is_leader && subject.model.is_tree() {
-        ops.push(family::follow_parent());
+        ops.push(tree::follow_parent());
     } else {
         ops.extend(after_credentials(thread));
     }

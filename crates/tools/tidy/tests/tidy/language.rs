@@ -19,6 +19,7 @@ const COVERED: &[&str] = &[
     "crates/fork/checkpoint/",
     "crates/base/sys/",
     "crates/base/types/",
+    "crates/storage/",
     "crates/tools/",
     "python/farfork/hooks.py",
     "crates/platform/platform/src/",

@@ -63,7 +63,7 @@ fn file_system(line: &Line<'_>, subject: &Subject) -> Result<Place, &'static Cau
     let found = mounts(device, subject).and_then(|mounts| {
         mounts.into_iter().find_map(|mount| {
             let there = std::fs::symlink_metadata(format!("{}{mount}", root(subject))).ok()?;
-            Some((mount.into(), FileIdentity::of(&there)))
+            Some((mount.into(), FileIdentity::from_metadata(&there)))
         })
     });
     found.ok_or(causes::descriptors::WATCH_LOST)

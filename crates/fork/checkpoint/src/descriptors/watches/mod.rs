@@ -111,7 +111,7 @@ fn name(file: &OwnedFd, root: &str) -> Option<Place> {
     let named = fs::symlink_metadata(named).ok()?;
     let is_same = (open.dev(), open.ino()) == (named.dev(), named.ino());
     let is_kernel_s = files::is_kernel_s(Path::new(&link));
-    is_same.then(|| (path, FileIdentity { is_kernel_s, ..FileIdentity::of(&named) }))
+    is_same.then(|| (path, FileIdentity { is_kernel_s, ..FileIdentity::from_metadata(&named) }))
 }
 
 #[cfg(test)]

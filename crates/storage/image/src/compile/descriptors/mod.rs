@@ -24,8 +24,6 @@
 
 mod connection;
 mod epoll;
-#[cfg(test)]
-mod family_tests;
 mod in_flight;
 mod lock;
 mod make;
@@ -36,6 +34,8 @@ mod socket;
 mod terminal;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tree_tests;
 mod unnamed;
 mod watches;
 
@@ -89,7 +89,7 @@ struct Temporaries {
 
 /// Ops in the order in which they are run.
 #[derive(Debug, Default)]
-pub struct Halves {
+pub struct DescriptorOps {
     /// What can be done long before the clone starts: no other process notices it, and nothing that
     /// it makes changes by itself.
     pub early: Vec<Op>,
@@ -104,7 +104,7 @@ fn is_late(file: &OpenFile) -> bool {
 }
 
 /// Compiles the descriptors of `subject`; they must be made after memory and before threads.
-pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Halves {
+pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> DescriptorOps {
     let Subject { model, member, fds, .. } = subject;
     let nothing = InFlight::default();
     // Of several processes, the root makes what is in flight.
@@ -124,7 +124,7 @@ pub fn ops(subject: Subject<'_>, arena: &mut Arena) -> Halves {
     compiler.locks();
     compiler.await_others();
     compiler.places();
-    Halves { early, late: compiler.ops }
+    DescriptorOps { early, late: compiler.ops }
 }
 
 /// Compiles what the root makes for several members, before it forks any.

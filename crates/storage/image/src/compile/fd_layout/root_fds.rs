@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Descriptor, Message, Model, OpenFile, Region, SocketRole};
 
-/// Files that cannot be made apart.
+/// Files that cannot be made one without the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kin {
+enum FileGroup {
     Alone(u32),
     Pipe(u64),
     Pair(u64),
@@ -71,53 +71,53 @@ pub fn users(model: &Model, file: u32) -> impl Iterator<Item = usize> {
     (0..model.members.len()).filter(has)
 }
 
-fn kin(model: &Model, file: u32) -> Option<Kin> {
+fn group_of(model: &Model, file: u32) -> Option<FileGroup> {
     match &model.files[file as usize] {
         // A pidfd is made by each process that has it, when all are there.
         OpenFile::External { .. } | OpenFile::ProcessHandle { .. } => None,
-        OpenFile::Pipe { pipe, .. } => Some(Kin::Pipe(*pipe)),
-        OpenFile::SocketPair { pair, .. } => Some(Kin::Pair(*pair)),
+        OpenFile::Pipe { pipe, .. } => Some(FileGroup::Pipe(*pipe)),
+        OpenFile::SocketPair { pair, .. } => Some(FileGroup::Pair(*pair)),
         OpenFile::TerminalMaster { terminal, .. } | OpenFile::TerminalSlave { terminal, .. } => {
-            Some(Kin::Terminal(*terminal))
+            Some(FileGroup::Terminal(*terminal))
         }
-        OpenFile::Unnamed { file, .. } => Some(Kin::Unnamed(*file)),
-        _ => Some(Kin::Alone(file)),
+        OpenFile::Unnamed { file, .. } => Some(FileGroup::Unnamed(*file)),
+        _ => Some(FileGroup::Alone(file)),
     }
 }
 
-/// Files to be held: families of files that several members have a part of, and terminals that
+/// Files to be held: groups of files that several members have a part of, and terminals that
 /// control a session, since they must before its leader forks. Also what is in flight, with the
 /// sockets it waits in, and connections, none of which may be there before the lock on the network
 /// goes.
 fn files(model: &Model) -> Vec<u32> {
-    let mut users: BTreeMap<Kin, BTreeSet<usize>> = BTreeMap::new();
+    let mut users: BTreeMap<FileGroup, BTreeSet<usize>> = BTreeMap::new();
     let mut open = BTreeMap::new();
     for (index, member) in model.members.iter().enumerate() {
         for own in &member.descriptors {
-            if let Some(kin) = kin(model, own.file) {
-                users.entry(kin).or_default().insert(index);
-                open.insert(own.file, kin);
+            if let Some(group) = group_of(model, own.file) {
+                users.entry(group).or_default().insert(index);
+                open.insert(own.file, group);
             }
         }
     }
     let in_flight = in_flight(model);
-    let is_early = |kin: &Kin| match kin {
-        Kin::Terminal(terminal) => model.terminals[*terminal as usize].session != 0,
-        Kin::Alone(file) => is_connection(&model.files[*file as usize]),
+    let is_early = |group: &FileGroup| match group {
+        FileGroup::Terminal(terminal) => model.terminals[*terminal as usize].session != 0,
+        FileGroup::Alone(file) => is_connection(&model.files[*file as usize]),
         _ => false,
     };
-    open.retain(|_, kin| users[kin].len() > 1 || is_early(kin) || in_flight.contains(kin));
+    open.retain(|_, group| users[group].len() > 1 || is_early(group) || in_flight.contains(group));
     open.into_keys().collect()
 }
 
 /// Files that wait in sockets to be received, and these sockets.
-fn in_flight(model: &Model) -> BTreeSet<Kin> {
+fn in_flight(model: &Model) -> BTreeSet<FileGroup> {
     let mut found = BTreeSet::new();
     for (index, file) in (0u32..).zip(&model.files) {
         let OpenFile::SocketPair { incoming, .. } = file else { continue };
         let mut files = sent(incoming).peekable();
         if files.peek().is_some() {
-            found.extend(files.chain([index]).filter_map(|file| kin(model, file)));
+            found.extend(files.chain([index]).filter_map(|file| group_of(model, file)));
         }
     }
     found

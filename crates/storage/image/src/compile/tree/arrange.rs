@@ -95,14 +95,14 @@ struct Passing {
 
 /// Arranges the births of `members`, a parent before its children.
 pub fn arrange(members: &[Member]) -> Result<Vec<Birth>, Misplaced> {
-    let mut arrangement = Arrangement::of(members);
+    let mut arrangement = Arrangement::new(members);
     arrangement.place_all()?;
     let groups = arrangement.groups()?;
     Ok(arrangement.births(&groups))
 }
 
 impl<'m> Arrangement<'m> {
-    fn of(members: &'m [Member]) -> Arrangement<'m> {
+    fn new(members: &'m [Member]) -> Arrangement<'m> {
         let mut arrangement = Arrangement {
             members,
             outer: outer(members),

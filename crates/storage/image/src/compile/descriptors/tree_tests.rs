@@ -143,6 +143,6 @@ proptest! {
     }
 }
 
-fn whole(halves: super::Halves) -> Vec<farfork_plan::Op> {
+fn whole(halves: super::DescriptorOps) -> Vec<farfork_plan::Op> {
     [halves.early, halves.late].concat()
 }
