@@ -94,7 +94,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout of a pool of `size` bytes; `None` if no data chunk would be left, if the size is
-    /// no multiple of the chunk size, or if it exceeds what 32-bit chunk numbers reach.
+    /// not a multiple of the chunk size, or if it exceeds what 32-bit chunk numbers reach.
     pub(crate) fn of(size: u64) -> Option<Layout> {
         let chunks = u32::try_from(size / CHUNK_BYTES).ok()?;
         let tables = CHUNKS_AT + u64::from(chunks) * size_of::<ChunkRecord>() as u64;

@@ -23,7 +23,7 @@ pub struct PinFile {
     holder: Holder,
 }
 
-/// Which pin file shows what lives of a node. It goes on being this one at least as long as anybody
+/// Which pin file shows what lives of a node. It stays this one at least as long as a process
 /// holds a lock in it, and for one boot of one machine at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
