@@ -4,6 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A program cannot be executed while a process that another test has just forked has it open for writing.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs a copy of farfork in `directory`, with no other program in reach.
 fn bench(directory: &Path, arguments: &[&str]) -> Output {
@@ -24,6 +31,7 @@ fn write_program(path: &Path, text: &str) {
 
 #[test]
 fn arguments_output_and_exit_status_are_those_of_the_program() {
+    let _turn = alone();
     let directory = tempfile::tempdir().expect("a directory");
     let script = |place: &str| format!("#!/bin/sh\necho {place} \"$@\"\nexit 7\n");
     let arguments = ["fork", "--only", "c-24M", "--json", "--help"];
@@ -38,6 +46,7 @@ fn arguments_output_and_exit_status_are_those_of_the_program() {
 
 #[test]
 fn without_the_program_the_error_says_how_to_build_it() {
+    let _turn = alone();
     let directory = tempfile::tempdir().expect("a directory");
     let output = bench(directory.path(), &["fork"]);
     let message = String::from_utf8_lossy(&output.stderr);
