@@ -2,6 +2,7 @@
 
 mod action;
 mod activation;
+mod arguments;
 mod error;
 mod exec;
 mod limits;
@@ -14,6 +15,7 @@ pub use action::{Action, ActionPut, Change, Summary};
 pub use activation::{
     Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
 };
+pub use arguments::{Arguments, Checked, Fields};
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
 pub use limits::{Limits, LimitsPut};

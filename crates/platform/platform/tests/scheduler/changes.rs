@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use farfork_platform::api::{ActivationId, Outcome, Version};
+use farfork_platform::api::{ActivationId, Arguments, Outcome, Version};
 use farfork_platform::scheduler::{Call, Caller};
 use farfork_platform::store::AcceptedCall;
 use farfork_platform::trace::Trace;
 use farfork_policy::Settings;
+use farfork_policy::settings::Requests;
 use serde_json::{Map, json};
 use tokio::time::sleep;
 
 use crate::nodes::TestNodes;
-use crate::world::{World, answered, call, change, kind, name, settle};
+use crate::world::{World, answered, arguments, call, change, kind, name, settle};
 
 #[tokio::test(start_paused = true)]
 async fn an_update_starts_over_and_pending_calls_are_made() {
@@ -147,7 +148,7 @@ fn accepted(id: u128, function: &str) -> AcceptedCall {
         namespace: name("guest"),
         name: name(function),
         version: Version::FIRST,
-        args: Map::new(),
+        args: Arguments::default(),
         accepted_ms: 1,
         trace: Trace::default(),
     }
@@ -175,7 +176,7 @@ async fn shutdown_finishes_running_calls_and_leaves_the_rest_to_the_next_run() {
     assert_eq!(found(7).expect("it was made").response.status, Outcome::Success);
     let left: Vec<_> = world.store.accepted().unwrap().iter().map(|call| call.id).collect();
     assert_eq!((left, found(8)), (vec![ActivationId(8)], None));
-    let World { nodes, store, platform, directory } = world;
+    let World { nodes, store, platform, directory, .. } = world;
     drop(platform);
     let runs = |events: Vec<String>| events.iter().filter(|one| one.starts_with("run")).count();
     assert_eq!(runs(nodes.events()), 2);
@@ -225,4 +226,29 @@ async fn a_restart_makes_accepted_calls_and_reuses_images() {
     let gone = found(8).expect("it has a record");
     assert!(gone.response.result["error"].as_str().unwrap().contains("deleted"));
     assert!(world.store.accepted().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_calls_of_a_burst_are_read_one_by_one() {
+    const LIMIT: u64 = 10_000;
+    let world = World::new();
+    world.action("a", "code", json!({}));
+    for id in 0..20 {
+        let args = json!({"ms": 5000, "text": "x".repeat(3000)});
+        let args = arguments(args.as_object().unwrap().clone());
+        world.store.accept(&AcceptedCall { args, ..accepted(id, "a") }).unwrap();
+    }
+    let World { nodes, store, platform, directory, .. } = world;
+    drop(platform);
+    let requests = Requests { namespace_bytes: LIMIT, ..Requests::default() };
+    let world = World::on(nodes, store, directory, Settings { requests, ..Settings::default() });
+    let mut most = 0;
+    while !world.store.accepted().unwrap().is_empty() {
+        settle().await;
+        let used = world.memory.used();
+        assert!(used <= LIMIT, "{used}");
+        most = most.max(used);
+    }
+    assert!(most > LIMIT / 2, "several calls are made at once: {most}");
+    assert_eq!(world.memory.used(), 0);
 }
