@@ -117,9 +117,25 @@ impl<'de> Deserialize<'de> for Parameters {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parameters, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         serde_json::from_str::<Checked>(text.get()).map_err(D::Error::custom)?;
-        let entries: Vec<Entry<'_>> = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let text = compact(text.get());
+        let entries: Vec<Entry<'_>> = serde_json::from_str(&text).map_err(D::Error::custom)?;
         Ok(Parameters::of(&entries))
     }
+}
+
+/// Valid JSON without space between its parts, which would count for the limit.
+fn compact(text: &str) -> String {
+    let (mut in_text, mut is_escaped) = (false, false);
+    let is_kept = |letter: &char| {
+        let is_space = !in_text && letter.is_ascii_whitespace();
+        match *letter {
+            '"' if !is_escaped => in_text = !in_text,
+            _ => {}
+        }
+        is_escaped = in_text && *letter == '\\' && !is_escaped;
+        !is_space
+    };
+    text.chars().filter(is_kept).collect()
 }
 
 impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Parameters {
@@ -154,6 +170,10 @@ mod tests {
         let loose: Parameters =
             serde_json::from_str("[ {\"key\": \"a\", \"init\": true} ]").unwrap();
         assert_eq!(serde_json::to_string(&loose).unwrap(), r#"[{"key":"a","value":null}]"#);
+        let spaced = r#"[ {"key": "a b", "value": [ 1, " \" \\", { "c" : 2 } ] } ]"#;
+        let read: Parameters = serde_json::from_str(spaced).unwrap();
+        let text = serde_json::to_string(&read).unwrap();
+        assert_eq!(text, r#"[{"key":"a b","value":[1," \" \\",{"c":2}]}]"#);
         for bad in ["{}", "[1]", "[{\"value\":1}]", "[{\"key\":\"a\",\"value\":\"\\ud800\"}]"] {
             assert!(serde_json::from_str::<Parameters>(bad).is_err(), "{bad}");
         }
