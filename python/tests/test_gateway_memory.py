@@ -1,4 +1,4 @@
-"""What calls with large arguments take in the gateway: about as much as their arguments have.
+"""What calls with large arguments or results take in the gateway: about as much as these have.
 
 As trees of values, arguments of 1 MiB took 150 MiB for as long as the call waited, and more after it.
 """
@@ -32,8 +32,13 @@ def platform(farfork: Farfork) -> Iterator[Platform]:
 
 def rss_mib(platform: Platform) -> int:
     """Return the resident memory of the gateway."""
+    return resident_mib(platform, "VmRSS")
+
+
+def resident_mib(platform: Platform, figure: str) -> int:
+    """Return a figure of the gateway's memory: what is resident, or the most that was."""
     status = Path(f"/proc/{platform.process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    found = re.search(rf"{figure}:\s+(\d+) kB", status)
     assert found
     return int(found[1]) >> 10
 
@@ -88,3 +93,16 @@ def test_parameters_of_web_actions_take_what_they_have(platform: Platform) -> No
 
     assert set(at_once(ask)) <= {200}
     assert most - before < MOST_MIB, f"{before} MiB, and {most - before} MiB more"
+
+
+RETURNS = "def main(args):\n    return {'a': [{'': 0}] * 110_000}\n"
+
+
+def test_large_results_take_what_they_have(platform: Platform) -> None:
+    assert platform.deploy("returns", RETURNS, memory=64).status == 200
+    before = rss_mib(platform)
+    path = "/api/v1/namespaces/_/actions/returns?blocking=true&result=true"
+    key = platform.authorization()
+    assert set(at_once(lambda _: platform.raw("POST", path, "{}", key).status)) == {200}
+    most = resident_mib(platform, "VmHWM")
+    assert most - before < MOST_MIB + CALLS, f"{before} MiB, and up to {most - before} MiB more"

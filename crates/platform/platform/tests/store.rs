@@ -73,7 +73,7 @@ fn created(store: &dyn Store, namespace: &str, action: &str) -> Action {
 
 fn activation(action: &Action, id: u128, start_ms: u64) -> Activation {
     let times = Times { start_ms, end_ms: start_ms + 5, wait_ms: 1, init_ms: None };
-    let response = Response::from_result(json!({ "id": id.to_string() }));
+    let response = Response::from_result(json!({ "id": id.to_string() }).into());
     Activation::new(ActivationId(id), action, response, Vec::new(), (StartKind::Warm, times))
 }
 

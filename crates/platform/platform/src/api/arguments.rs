@@ -95,6 +95,11 @@ impl<'a> Fields<'a> {
         serde_json::from_slice(text)
     }
 
+    /// Checks that a text is an object.
+    pub fn check(text: &[u8]) -> serde_json::Result<()> {
+        serde_json::from_slice::<CheckedObject>(text).map(drop)
+    }
+
     /// Adds a field.
     pub fn put(&mut self, key: impl Into<Cow<'a, str>>, value: &impl Serialize) {
         // It fails only for maps whose keys are no texts.

@@ -3,6 +3,7 @@
 mod action;
 mod activation;
 mod arguments;
+mod document;
 mod error;
 mod exec;
 mod limits;
@@ -16,6 +17,7 @@ pub use activation::{
     Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
 };
 pub use arguments::{Arguments, Checked, Fields};
+pub use document::Document;
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
 pub use limits::{Limits, LimitsPut};

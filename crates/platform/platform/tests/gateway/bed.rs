@@ -86,11 +86,11 @@ impl Caller for TestCaller {
                 self.kept.lock().unwrap().push((call, answer));
                 return receiver;
             }
-            Some("return") => Response::from_result(args["result"].clone()),
-            Some("fail") => Response::from_result(json!({ "error": "on purpose" })),
+            Some("return") => Response::from_result(args["result"].clone().into()),
+            Some("fail") => Response::from_result(json!({ "error": "on purpose" }).into()),
             Some("crash") => Response::failure(Outcome::DeveloperError, "it ended"),
             Some("break") => Response::failure(Outcome::InternalError, "no node answers"),
-            _ => Response::from_result(Value::Object(args.clone())),
+            _ => Response::from_result(Value::Object(args.clone()).into()),
         };
         let start_ms = args.get("at").and_then(Value::as_u64).unwrap_or(call.asked_ms);
         let times = Times { start_ms, end_ms: start_ms + 7, wait_ms: 2, init_ms: Some(5) };

@@ -28,7 +28,10 @@ async fn an_update_starts_over_and_pending_calls_are_made() {
     world.store.put_action(&new, Some(old.version)).unwrap();
     world.platform.gone(&old);
     let made = world.call(&new.action, json!({})).await;
-    assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("new code")));
+    assert_eq!(
+        (kind(&made), &made.response.result.value()["code"]),
+        ("cold".into(), &json!("new code"))
+    );
     assert_eq!(made.version, new.action.version);
     let made = answered(running).await;
     assert_eq!((made.response.status, made.version), (Outcome::Success, old.version));
@@ -47,7 +50,7 @@ async fn a_late_call_runs_the_current_code() {
     world.platform.gone(&old);
     // It was looked up before the update, and sent to the platform after it.
     let made = world.call(&old, json!({})).await;
-    assert_eq!(made.response.result["code"], "new code");
+    assert_eq!(made.response.result.value()["code"], "new code");
     assert_eq!(made.version, new.action.version, "its record names the version that ran");
     settle().await;
     assert!(world.nodes.alive().is_empty(), "nothing is kept for a version that is gone");
@@ -68,7 +71,7 @@ async fn the_end_of_an_old_version_leaves_the_new_one_alone() {
     settle().await;
     let images = world.nodes.state().images.clone();
     assert_eq!(images.len(), 1);
-    assert_eq!(answered(late).await.response.result["code"], "new code");
+    assert_eq!(answered(late).await.response.result.value()["code"], "new code");
     settle().await;
     assert_eq!(world.nodes.state().images, images);
 }
@@ -139,7 +142,10 @@ async fn a_deleted_action_leaves_nothing() {
     let again = change(None, "a", json!({"exec": {"kind": "python", "code": "other"}}), 9);
     world.store.put_action(&again, None).unwrap();
     let made = world.call(&again.action, json!({})).await;
-    assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("other")));
+    assert_eq!(
+        (kind(&made), &made.response.result.value()["code"]),
+        ("cold".into(), &json!("other"))
+    );
 }
 
 fn accepted(id: u128, function: &str) -> AcceptedCall {
@@ -224,7 +230,7 @@ async fn a_restart_makes_accepted_calls_and_reuses_images() {
     let made = found(7).expect("it was made");
     assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "clone".into()));
     let gone = found(8).expect("it has a record");
-    assert!(gone.response.result["error"].as_str().unwrap().contains("deleted"));
+    assert!(gone.response.result.value()["error"].as_str().unwrap().contains("deleted"));
     assert!(world.store.accepted().unwrap().is_empty());
 }
 

@@ -8,7 +8,7 @@ use super::platform::Platform;
 use crate::error::BenchError;
 
 /// How many platforms are measured.
-pub const ROUNDS: usize = 5;
+pub const ROUNDS: usize = 6;
 /// What is measured.
 pub const EACH: &str = "memory of the gateway for each waiting call of 1 MiB";
 /// At most half as much again as the arguments.
