@@ -1,6 +1,6 @@
 """What calls with large arguments or results take in the gateway: about as much as these have.
 
-As trees of values, arguments of 1 MiB took 150 MiB for as long as the call waited, and more after it.
+As trees of values, arguments of 1 MiB took 150 MiB for as long as the call waited.
 """
 
 import re
@@ -19,7 +19,9 @@ MIB = 1 << 20
 LARGE = '{"a":[' + ",".join(['{"":0}'] * 149_000) + "]}"
 # Each call its arguments, once more while it is sent, and the buffers of its connection.
 MOST_MIB = 3 * CALLS
-SLEEPS = "import time\ndef main(args):\n    time.sleep(float(args.get('sleep', 3)))\n    return {}\n"
+SLEEPS = (
+    "import time\ndef main(args):\n    time.sleep(float(args.get('sleep', 3)))\n    return {}\n"
+)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 //! Settings of the C library's allocator, which is Rust's default one, too.
-#![allow(unsafe_code)] // reason: mallopt and malloc_trim are C functions
+#![allow(unsafe_code)] // reason: mallopt is a C function
 
 use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int};
 
@@ -25,10 +25,17 @@ pub fn return_large_blocks() {
     }
 }
 
-/// Returns free pages of all heaps to the system; returns whether there were any. It takes about a
-/// millisecond for each 100 MiB, and other threads wait for their heap meanwhile.
-pub fn trim() -> bool {
-    // SAFETY: malloc_trim takes a number of bytes to keep at the end of the main heap, and locks each
-    // heap.
-    unsafe { libc::malloc_trim(0) != 0 }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_blocks_get_a_mapping_after_larger_ones_were_freed() {
+        return_large_blocks();
+        let block = |bytes: usize| vec![1_u8; bytes];
+        drop(block(8 << 20));
+        // A mapping has a header of 16 bytes. Blocks in a heap lie anywhere in their pages.
+        let some: Vec<Vec<u8>> = (0..8).map(|number| block((1 << 20) + 16 * number)).collect();
+        assert!(some.iter().all(|block| block.as_ptr().addr() % 4096 == 16));
+    }
 }

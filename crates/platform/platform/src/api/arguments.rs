@@ -102,7 +102,7 @@ impl<'a> Fields<'a> {
 
     /// Adds a field.
     pub fn put(&mut self, key: impl Into<Cow<'a, str>>, value: &impl Serialize) {
-        // It fails only for maps whose keys are no texts.
+        // It fails only for a map with keys that cannot be texts.
         let value = to_raw_value(value).unwrap_or_default();
         self.0.push((key.into(), Cow::Owned(value)));
     }
