@@ -7,6 +7,8 @@ pub mod procmap;
 pub mod raw;
 
 #[cfg(feature = "std")]
+pub mod allocator;
+#[cfg(feature = "std")]
 pub mod boot;
 #[cfg(feature = "std")]
 pub mod cache;
