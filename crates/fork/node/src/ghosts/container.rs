@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use farfork_restore::{Ghost, Seat, Summoned};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::freezer::Freezer;
-use farfork_sys::{pidfd, words};
+use farfork_sys::{mounts, pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -119,7 +119,10 @@ impl Container {
     ) -> Result<(Container, Ghost, Spent), NodeError> {
         let failed = |reason: String| NodeError::Container { id: id.clone(), reason };
         let begun = Instant::now();
-        let root = wishes.bundle.is_none().then(|| places.root());
+        let root = wishes
+            .bundle
+            .is_none()
+            .then(|| NodeRoot { at: places.root(), is_read_only: wishes.is_read_only });
         let directory = places.bundle(&id);
         write_bundle(places, &id, wishes).inspect_err(|_| {
             let _ = fs::remove_dir_all(&directory);
@@ -128,7 +131,7 @@ impl Container {
         let begun = Instant::now();
         let seat = Seat::new()?;
         // From here on there may be something to be deleted.
-        let made = make(places, &id, root.as_deref(), seat);
+        let made = make(places, &id, root.as_ref(), seat);
         let (summoned, init_pid, init) = made.map_err(|reason| {
             places.clear(&id);
             failed(reason)
@@ -215,7 +218,7 @@ fn write_bundle(places: &Places, id: &str, wishes: &Wishes<'_>) -> Result<(), No
 fn make(
     places: &Places,
     id: &str,
-    root: Option<&Path>,
+    root: Option<&NodeRoot>,
     seat: Seat,
 ) -> Result<(Summoned, i32, OwnedFd), String> {
     let pid_file = places.bundle(id).join("pid");
@@ -259,14 +262,22 @@ fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
     Ok((pid, init))
 }
 
+/// The node's root file system, for a container's eyes only.
+struct NodeRoot {
+    /// Where it is mounted.
+    at: PathBuf,
+    is_read_only: bool,
+}
+
 /// Gives this thread a mount namespace of its own, and in it the node's root another place: `runc`
 /// takes no container to the root that it is in itself.
-fn show_root(at: &Path) -> io::Result<()> {
+fn show_root(root: &NodeRoot) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
-    mount(Some("/"), at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;
-    Ok(())
+    mount(Some("/"), &root.at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;
+    // All of it, whichever of the node's directories are world-writable.
+    if root.is_read_only { mounts::make_read_only(&root.at) } else { Ok(()) }
 }
 
 /// Runs a command of `runc` to its end; what it said if it failed.
