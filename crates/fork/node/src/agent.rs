@@ -124,7 +124,7 @@ fn listen_at(path: &Path) -> Result<(OwnedFd, fs::File), NodeError> {
 pub fn lock(path: &Path) -> Result<fs::File, NodeError> {
     let create = || {
         paths::demand_own(path)?;
-        fs::File::create(path.with_extension("lock"))
+        paths::lock_file(&path.with_extension("lock"))
     };
     let lock = create().map_err(|source| socket_error("lock", path, source))?;
     for _ in 0..LOCK_TRIES {

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::paths;
+
 /// An agent's view of its keeper.
 #[derive(Debug)]
 pub struct Keeper {
@@ -44,7 +46,7 @@ impl Keeper {
 /// # Errors
 /// The file cannot be made.
 pub fn keep(path: &Path) -> io::Result<File> {
-    let file = File::create(path)?;
+    let file = paths::lock_file(path)?;
     rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
     Ok(file)
 }
