@@ -6,6 +6,7 @@ use axum::body::{self, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
+use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use tower_http::timeout::TimeoutError;
 
@@ -56,14 +57,21 @@ impl<const MOST: usize, S: Send + Sync> FromRequest<S> for Body<MOST> {
             return Err(too_large());
         }
         let read = body::to_bytes(request.into_body(), MOST).await;
-        // It also fails for a client that has gone away, which does not read the response.
-        read.map(Body)
-            .map_err(|error| if is_slow(&error) { ApiError::TooSlow } else { too_large() })
+        read.map(Body).map_err(|error| {
+            if has_cause::<TimeoutError>(&error) {
+                ApiError::TooSlow
+            } else if has_cause::<LengthLimitError>(&error) {
+                too_large()
+            } else {
+                // Or the client has gone away, and does not read the response.
+                ApiError::BadRequest("malformed body: invalid chunk, or incomplete".to_owned())
+            }
+        })
     }
 }
 
-/// Whether reading the body timed out.
-fn is_slow(error: &(dyn Error + 'static)) -> bool {
+/// Whether an error, or what caused it, is an `E`.
+fn has_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.any(|cause| cause.is::<TimeoutError>())
+    causes.any(|cause| cause.is::<E>())
 }
