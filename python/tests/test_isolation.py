@@ -102,6 +102,10 @@ def terminals(args):
         [os.close(fd) for fd in opened]
     return {"before": before, "count": len(opened), "errno": 0}
 
+def processes(args):
+    import resource
+    return {"limit": resource.getrlimit(resource.RLIMIT_NPROC)}
+
 def files(args):
     opened = []
     try:
@@ -278,6 +282,17 @@ def test_each_instance_has_terminals_of_its_own(platform: Platform, warm: str) -
     for do in (probe, clone_of):
         seen = do(platform, warm, "terminals")
         assert seen == {"before": ["ptmx"], "count": 16, "errno": ENOSPC}
+
+
+def test_a_namespace_may_have_a_part_of_the_machines_processes(
+    platform: Platform, warm: str
+) -> None:
+    machine = min(
+        int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max")
+    )
+    for do in (probe, clone_of):
+        assert do(platform, warm, "processes") == {"limit": [machine // 4] * 2}
+        assert do(platform, warm, "files")["files"] < 1024
 
 
 def shared(platform: Platform) -> set[str]:
