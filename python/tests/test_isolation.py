@@ -106,6 +106,10 @@ def processes(args):
     import resource
     return {"limit": resource.getrlimit(resource.RLIMIT_NPROC)}
 
+def unmap(args):
+    libc.munmap(ctypes.c_void_p(0x4f0000000000), ctypes.c_size_t(1 << 30))
+    return {}
+
 def files(args):
     opened = []
     try:
@@ -293,6 +297,14 @@ def test_a_namespace_may_have_a_part_of_the_machines_processes(
     for do in (probe, clone_of):
         assert do(platform, warm, "processes") == {"limit": [machine // 4] * 2}
         assert do(platform, warm, "files")["files"] < 1024
+
+
+def test_a_clone_without_farforks_memory_is_not_checkpointed(platform: Platform) -> None:
+    platform.deploy("unmaps", PROBE)
+    probe(platform, "unmaps", "unmap")
+    await_true(lambda: probe(platform, "unmaps", "who") and "not checkp" in platform.log(), "told")
+    (line, *_) = [line for line in platform.log().splitlines() if "not checkpointed" in line]
+    assert "has unmapped farfork's memory at 0x4f0000000000" in line, line
 
 
 def shared(platform: Platform) -> set[str]:

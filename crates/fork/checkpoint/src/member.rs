@@ -2,7 +2,7 @@
 
 use farfork_image::model::{MadeOn, Member, Memory, Process};
 
-use crate::ancestor::Ancestor;
+use crate::ancestor::{self, Ancestor};
 use crate::error::CheckpointError;
 use crate::freeze::Frozen;
 use crate::inject::{Injector, left};
@@ -44,7 +44,11 @@ impl<'f> Seen<'f> {
         let left = left::heal(frozen, &mappings)?;
         mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
         let ancestor = Ancestor::of(frozen.pid(), &mappings)?;
-        let is_under_own = ancestor.is_some() || filters::is_farforks(frozen.pid());
+        let has_own_filters = filters::is_farforks(frozen.pid());
+        if ancestor.is_none() && has_own_filters && mappings.iter().any(ancestor::is_of_pool) {
+            return Err(CheckpointError::WindowUnmapped { pid: frozen.pid() });
+        }
+        let is_under_own = ancestor.is_some() || has_own_filters;
         Ok(Seen { frozen, mappings, ancestor, own_filters: is_under_own.into() })
     }
 
