@@ -48,7 +48,8 @@ start, end = (int(address, 16) for address in heap.split("-"))
 seen["grows"] = start <= block < end
 seen |= {"ids": os.getresuid() + os.getresgid(), "groups": os.getgroups(),
          "files": resource.getrlimit(resource.RLIMIT_NOFILE),
-         "processes": resource.getrlimit(resource.RLIMIT_NPROC), "own": os.access("/proc/self/mem", 4),
+         "processes": resource.getrlimit(resource.RLIMIT_NPROC),
+         "own": os.access("/proc/self/mem", 4),
          "unshare": (libc.unshare(0), ctypes.get_errno())}
 print(json.dumps(seen))
 """

@@ -43,7 +43,8 @@ class _Program(ctypes.Structure):
 def enter(document: Message) -> None:
     """Switch to `user` and `group`, without privileges, and allow only the calls of `filter`.
 
-    `open_files` limits descriptors, `processes` processes and threads of the user; `filter` is a seccomp program in base64.
+    `open_files` limits descriptors, `processes` processes and threads of the user;
+    `filter` is a seccomp program in base64.
     """
     try:
         user, group = int(document["user"]), int(document["group"])
