@@ -35,6 +35,8 @@ pub mod memfd;
 #[cfg(feature = "std")]
 pub mod memory;
 #[cfg(feature = "std")]
+pub mod mounts;
+#[cfg(feature = "std")]
 pub mod network_lock;
 #[cfg(feature = "std")]
 pub mod numa;

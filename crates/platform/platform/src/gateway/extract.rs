@@ -5,7 +5,7 @@ use std::error::Error;
 use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError};
 use serde::de::DeserializeOwned;
 use tower_http::timeout::TimeoutError;
 
@@ -60,9 +60,16 @@ pub async fn read_body(
     // Pages of it are resident only as they are written.
     let mut text = Vec::with_capacity(announced);
     while let Some(frame) = body.frame().await {
-        // It also fails for a client that has gone away, which does not read the response.
-        let frame =
-            frame.map_err(|error| if is_slow(&error) { ApiError::TooSlow } else { too_large() })?;
+        let frame = frame.map_err(|error| {
+            if has_cause::<TimeoutError>(&error) {
+                ApiError::TooSlow
+            } else if has_cause::<LengthLimitError>(&error) {
+                too_large()
+            } else {
+                // Or the client has gone away, and does not read the response.
+                ApiError::BadRequest("malformed body: invalid chunk, or incomplete".to_owned())
+            }
+        })?;
         let Ok(part) = frame.into_data() else { continue };
         if text.len() + part.len() > most {
             return Err(too_large());
@@ -73,8 +80,8 @@ pub async fn read_body(
     Ok(text)
 }
 
-/// Whether reading the body timed out.
-fn is_slow(error: &(dyn Error + 'static)) -> bool {
+/// Whether an error, or what caused it, is an `E`.
+fn has_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.any(|cause| cause.is::<TimeoutError>())
+    causes.any(|cause| cause.is::<E>())
 }
