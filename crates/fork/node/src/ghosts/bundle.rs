@@ -306,8 +306,8 @@ mod tests {
     #[test]
     fn a_read_only_container_has_terminals_of_its_own() {
         let points = |is_read_only| {
-            let wishes = Wishes { is_read_only, ..Wishes::default() };
-            let seen = json(&spec("abc", Path::new("/run/x/root"), &wishes).unwrap());
+            let options = ContainerOptions { is_read_only, ..ContainerOptions::default() };
+            let seen = json(&spec("abc", Path::new("/run/x/root"), &options).unwrap());
             let mounts = seen["mounts"].as_array().unwrap().clone();
             assert_eq!(mounts[1]["source"], "/run/x/root/dev", "as read-only as the root");
             mounts.iter().filter(|mount| mount["type"] == "devpts").cloned().collect::<Vec<_>>()
