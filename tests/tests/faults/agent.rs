@@ -196,7 +196,7 @@ fn lets_its_clones_be() -> Outcome {
     let listed = farfork_tests::farfork::must_run(list)?;
     demand(listed.stdout.starts_with(b"[]"), "the other agent has a clone")?;
     demand(scene.free_bytes()? == free, "chunks of a running clone were given back")?;
-    scene.fails(&["pool", "forget-node", "local"], 1, &["node local", "lives"])?;
+    scene.fails(&["pool", "forget-node", "local"], 1, &["node local", "are running"])?;
     attached.must_pass()?;
     subject.must_pass()?;
     await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now > free))?;

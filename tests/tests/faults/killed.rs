@@ -131,7 +131,10 @@ fn at_every_step() -> Outcome {
     demand(pages == 0, format!("{pages} scratch pages are left behind"))?;
     // Killed after the image was published and before it had a name.
     let checked = scene.works(&["pool", "check"])?;
-    demand(checked.contains("had no name") && checked.ends_with("the pool is sound"), checked)?;
+    demand(
+        checked.contains("before it had a name") && checked.ends_with("the pool is sound"),
+        checked,
+    )?;
     demand(scene.free_bytes()? == free, "space is lost")?;
     subject.must_pass()?;
     scene.strike()

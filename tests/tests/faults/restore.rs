@@ -178,7 +178,7 @@ fn of_damaged_metadata() -> Outcome {
         let pool = scene.pool()?;
         let before = pool.bytes(offset, 1).map_err(during("reading"))?[0];
         scribble(&scene, offset, &[!before])?;
-        refused(&scene, agent, "a/b", &["is damaged", "make it again"])?;
+        refused(&scene, agent, "a/b", &["is damaged", "take a new checkpoint"])?;
         scene.fails(&["images", "export", "a/b", "/tmp/farfork-x"], 1, &["is damaged"])?;
         let output = farfork::run(scene.command(&["pool", "check"])?)?;
         demand(output.status.code() == Some(1), "pool check found nothing")?;

@@ -137,8 +137,8 @@ fn of_a_damaged_image(way: Way) -> Outcome {
         _ => place(&scene, "a/b", way)?,
     };
     for (at, bytes, words) in [
-        (head + 200, None, ["is damaged", "make it again"]),
-        (image.plan_offset + 4000, None, ["is damaged", "make it again"]),
+        (head + 200, None, ["is damaged", "take a new checkpoint"]),
+        (image.plan_offset + 4000, None, ["is damaged", "take a new checkpoint"]),
         (head + 8, Some(&next[..]), ["has format version", "this farfork reads"]),
     ] {
         let pool = scene.pool()?;
@@ -165,7 +165,7 @@ fn from_a_truncated_pool(way: Way) -> Outcome {
     let file = OpenOptions::new().write(true).open(scene.pool_path());
     let file = file.map_err(during("opening the pool's file"))?;
     file.set_len(20 * CHUNK_BYTES).map_err(during("truncating"))?;
-    let words = ["is cut off", "make a new pool"];
+    let words = ["is truncated", "make a new pool"];
     let options = way.options(waits.as_deref());
     scene.fails(&[&["restore", "a/b"], &options[..]].concat(), 1, &words)?;
     if way.place == Place::AttachedGhost {

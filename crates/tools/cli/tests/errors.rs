@@ -158,7 +158,7 @@ fn a_node_is_removed_unless_it_is_alive_or_unknown() {
     let row = pool.register_node("gone", &PinFile::open(&pins).expect("a pin file"));
     let call = ["pool", "forget-node", "gone", &path];
     place.fails(&["pool", "forget-node", "other", &path], 1, &["has no node other"]);
-    place.fails(&call, 1, &["node gone", "lives"]);
+    place.fails(&call, 1, &["node gone", "are running"]);
     drop(row);
     let output = place.farfork(&call);
     let text = String::from_utf8_lossy(&output.stdout);
