@@ -7,7 +7,7 @@ import numpy as np
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
-    """Solve one system of `{"n"}` equations drawn by `{"seed"}`; return whether it is exact, and the speed."""
+    """Solve `{"n"}` equations drawn by `{"seed"}`; return whether it is exact, and the speed."""
     n, seed = int(args.get("n", 200)), int(args.get("seed", 0))
     rng = np.random.default_rng(seed)
     matrix = rng.random((n, n)) - 0.5
