@@ -21,6 +21,7 @@ STEPS = [
 ]
 FILTER = base64.b64encode(b"".join(struct.pack("=HBBI", *step) for step in STEPS)).decode()
 DOCUMENT = {"user": 2_000_000_123, "group": 2_000_000_123, "open_files": 99, "filter": FILTER}
+DOCUMENT["processes"] = 77
 
 ENTER = """
 import ctypes, json, os, resource, sys, threading
@@ -46,7 +47,9 @@ block = libc.malloc(ctypes.c_size_t(8 << 20))
 start, end = (int(address, 16) for address in heap.split("-"))
 seen["grows"] = start <= block < end
 seen |= {"ids": os.getresuid() + os.getresgid(), "groups": os.getgroups(),
-         "files": resource.getrlimit(resource.RLIMIT_NOFILE), "own": os.access("/proc/self/mem", 4),
+         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+         "processes": resource.getrlimit(resource.RLIMIT_NPROC),
+         "own": os.access("/proc/self/mem", 4),
          "unshare": (libc.unshare(0), ctypes.get_errno())}
 print(json.dumps(seen))
 """
@@ -68,6 +71,7 @@ def test_all_threads_become_the_user_and_have_the_filter() -> None:
     assert "error" not in seen, seen
     assert seen["ids"] == [DOCUMENT["user"]] * 6
     assert (seen["groups"], seen["files"]) == ([], [99, 99])
+    assert seen["processes"] == [77, 77]
     assert seen["own"], "its files in /proc are its own"
     assert seen["grows"], "a large block grows without a copy, though mremap may not"
     assert seen["unshare"] == [-1, 38]

@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import shutil
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,40 @@ def forks(args):
         pass
     return {"threads": len(threads)}
 
+def writable(args):
+    own = {"/proc", "/tmp", "/var/tmp", "/dev/shm", "/run/lock"}
+    found = []
+    for root, directories, _ in os.walk("/"):
+        directories[:] = [one for one in directories if os.path.join(root, one) not in own]
+        for place in [os.path.join(root, one) for one in directories] + args["places"]:
+            if os.path.realpath(place) in own:
+                continue
+            try:
+                open(os.path.join(place, "of-a-function"), "w").close()
+                found.append(place)
+            except OSError:
+                pass
+    return {"found": sorted(set(found))}
+
+def terminals(args):
+    before, opened = sorted(os.listdir("/dev/pts")), []
+    try:
+        while len(opened) < 500:
+            opened.append(os.open("/dev/ptmx", os.O_RDWR))
+    except OSError as error:
+        return {"before": before, "count": len(opened), "errno": error.errno}
+    finally:
+        [os.close(fd) for fd in opened]
+    return {"before": before, "count": len(opened), "errno": 0}
+
+def processes(args):
+    import resource
+    return {"limit": resource.getrlimit(resource.RLIMIT_NPROC)}
+
+def unmap(args):
+    libc.munmap(ctypes.c_void_p(0x4f0000000000), ctypes.c_size_t(1 << 30))
+    return {}
+
 def files(args):
     opened = []
     try:
@@ -116,7 +151,7 @@ def main(args):
         return {"errno": error.errno}
 """
 
-EPERM, EACCES, ENOSYS = 1, 13, 38
+EPERM, EACCES, ENOSPC, EROFS, ENOSYS = 1, 13, 28, 30, 38
 SYS = {"ptrace": 101, "setuid": 105, "unshare": 272, "mount": 165, "bpf": 321, "clone": 56}
 SYS |= {"socketpair": 53, "remap_file_pages": 216}
 SYS |= {"io_uring_setup": 425, "keyctl": 250, "clone3": 435, "socket": 41, "chroot": 161}
@@ -213,7 +248,7 @@ def test_the_operators_files_are_out_of_reach(platform: Platform, warm: str) -> 
             continue
         seen = probe(platform, warm, "attempt", open=[str(path), "rb"])
         assert seen == {"errno": EACCES}, path
-    assert probe(platform, warm, "attempt", open=["/etc/farfork-probe", "w"])["errno"] == EACCES
+    assert probe(platform, warm, "attempt", open=["/etc/farfork-probe", "w"])["errno"] == EROFS
     sockets = [path for path in (pool.parents[1] / "run").iterdir() if path.is_socket()]
     assert len(sockets) >= 2, "agents listen there"
     for path in sockets:
@@ -230,6 +265,46 @@ def test_each_instance_has_its_own_scratch_directories(platform: Platform, warm:
     seen = clone_of(platform, warm, "scratch", places=places, name="of-a-clone")
     assert seen["before"] == {place: [] for place in places}
     assert not [path for place in places for path in Path(place).glob("of-*")]
+
+
+def test_nothing_of_the_machine_is_writable(platform: Platform, warm: str) -> None:
+    places = [Path("/var/lib/farfork-probe"), Path("/run/farfork-probe")]
+    try:
+        for place in places:
+            place.mkdir()
+            place.chmod(0o1777)
+        for do in (probe, clone_of):
+            seen = do(platform, warm, "writable", places=[str(place) for place in places])
+            assert seen == {"found": []}
+        assert not [left for place in places for left in place.iterdir()]
+    finally:
+        for place in places:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def test_each_instance_has_terminals_of_its_own(platform: Platform, warm: str) -> None:
+    for do in (probe, clone_of):
+        seen = do(platform, warm, "terminals")
+        assert seen == {"before": ["ptmx"], "count": 16, "errno": ENOSPC}
+
+
+def test_a_namespace_may_have_a_part_of_the_machines_processes(
+    platform: Platform, warm: str
+) -> None:
+    machine = min(
+        int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max")
+    )
+    for do in (probe, clone_of):
+        assert do(platform, warm, "processes") == {"limit": [machine // 4] * 2}
+        assert do(platform, warm, "files")["files"] < 1024
+
+
+def test_a_clone_without_farforks_memory_is_not_checkpointed(platform: Platform) -> None:
+    platform.deploy("unmaps", PROBE)
+    probe(platform, "unmaps", "unmap")
+    await_true(lambda: probe(platform, "unmaps", "who") and "not checkp" in platform.log(), "told")
+    (line, *_) = [line for line in platform.log().splitlines() if "not checkpointed" in line]
+    assert "has unmapped farfork's memory at 0x4f0000000000" in line, line
 
 
 def shared(platform: Platform) -> set[str]:

@@ -1,6 +1,8 @@
 """The platform's own client and its figures, against one that serves."""
 
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -100,6 +102,43 @@ def test_a_call_prints_result_and_log(
     await_true(lambda: platform.ask("GET", f"activations/{accepted}").status == 200, "it is made")
     reply = commands.json("invoke", "call", "--no-wait")
     assert list(reply) == ["activationId"]
+
+
+HOSTILE = """
+def main(args):
+    print("a\\x1b[31mred\\x9b2J")
+    return {"got": "\\x9b2J"}
+"""
+
+
+def test_a_terminal_gets_no_control_characters_of_functions(
+    platform: Platform, commands: Commands, tmp_path: Path
+) -> None:
+    commands.do("deploy", written(tmp_path / "hostile.py", HOSTILE))
+    whole = commands.json("invoke", "hostile")
+    assert whole["response"]["result"] == {"got": "\x9b2J"}
+    for words in (["invoke", "hostile"], ["logs", "hostile"], ["logs", whole["activationId"]]):
+        shown = on_a_terminal(commands, *words)
+        assert "red" in shown, shown
+        assert not {"\x1b", "\x9b"} & set(shown), shown
+    assert "\x1b[31mred" in commands.do("logs", "hostile"), "a pipe gets them as they are"
+
+
+def on_a_terminal(commands: Commands, *words: str) -> str:
+    """Return what a command prints to a terminal."""
+    ours, theirs = pty.openpty()
+    call = [commands.farfork.binary, words[0], *commands.whom, *words[1:]]
+    with subprocess.Popen(call, stdin=theirs, stdout=theirs, stderr=theirs) as command:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+        assert command.wait() == 0, shown
+    os.close(ours)
+    return shown.decode()
 
 
 def test_an_archive_is_deployed_and_functions_are_listed_and_taken_away(

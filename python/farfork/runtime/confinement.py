@@ -43,12 +43,13 @@ class _Program(ctypes.Structure):
 def enter(document: Message) -> None:
     """Switch to `user` and `group`, without privileges, and allow only the calls of `filter`.
 
-    `open_files` limits descriptors; `filter` is a seccomp program in base64.
+    `open_files` limits descriptors, `processes` processes and threads of the user;
+    `filter` is a seccomp program in base64.
     """
     try:
         user, group = int(document["user"]), int(document["group"])
         program = base64.b64decode(document["filter"], validate=True)
-        _limit(int(document["open_files"]))
+        _limit(int(document["open_files"]), int(document["processes"]))
         _drop_bounds()
         os.setgroups([])
         os.setresgid(group, group, group)
@@ -65,8 +66,9 @@ def enter(document: Message) -> None:
     os.environ["HOME"] = "/tmp"
 
 
-def _limit(open_files: int) -> None:
+def _limit(open_files: int, processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

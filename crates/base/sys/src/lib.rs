@@ -7,6 +7,8 @@ pub mod procmap;
 pub mod raw;
 
 #[cfg(feature = "std")]
+pub mod allocator;
+#[cfg(feature = "std")]
 pub mod boot;
 #[cfg(feature = "std")]
 pub mod cache;
@@ -32,6 +34,8 @@ pub mod limits;
 pub mod memfd;
 #[cfg(feature = "std")]
 pub mod memory;
+#[cfg(feature = "std")]
+pub mod mounts;
 #[cfg(feature = "std")]
 pub mod network_lock;
 #[cfg(feature = "std")]

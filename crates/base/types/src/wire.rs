@@ -199,6 +199,10 @@ pub struct GhostCall {
     /// Directories of the node in whose places the agent's own container has empty ones in memory.
     #[serde(default)]
     pub tmpfs: Vec<PathBuf>,
+    /// Whether all other files of the node are read-only in the agent's own container, which then has
+    /// terminals of its own.
+    #[serde(default)]
+    pub read_only: bool,
     /// The image that it shall have already.
     #[serde(default)]
     pub image: Option<GhostImage>,

@@ -41,6 +41,15 @@ struct Placed {
     bytes: u64,
 }
 
+/// Whether a mapping shows a pool, or the copy of an image of one.
+pub fn is_of_pool(mapping: &Mapping) -> bool {
+    let is_pool = || {
+        let path = mapping.path().filter(|path| path.is_file());
+        path.is_some_and(|path| Pool::open(&path).is_ok())
+    };
+    pool_of_copy(&mapping.name).is_some() || is_pool()
+}
+
 impl Ancestor {
     /// The ancestor of the process `pid` with these mappings, if it is a clone.
     pub fn find(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {

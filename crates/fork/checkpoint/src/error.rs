@@ -131,6 +131,16 @@ pub enum CheckpointError {
         /// The process.
         pid: i32,
     },
+    /// A clone has unmapped what says which image its memory shows.
+    #[error(
+        "cannot checkpoint process {pid}: it is a clone that has unmapped farfork's memory at {:#x}, \
+        without which its image is unknown; leave that memory mapped",
+        farfork_plan::window::BASE
+    )]
+    WindowUnmapped {
+        /// The process.
+        pid: i32,
+    },
     /// A file of `/proc` cannot be read, or has unexpected content.
     #[error("cannot read {what} of process {pid} from /proc: mount /proc of its PID namespace")]
     Proc {

@@ -2,7 +2,7 @@
 
 use farfork_image::model::{MadeOn, Member, Memory, Process};
 
-use crate::ancestor::Ancestor;
+use crate::ancestor::{self, Ancestor};
 use crate::error::CheckpointError;
 use crate::image_pages::ImageBackedPages;
 use crate::inject::{Injector, leftover};
@@ -46,7 +46,11 @@ impl<'f> ObservedProcess<'f> {
         let left = leftover::restore_threads(stopped, &mappings)?;
         mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
         let ancestor = Ancestor::find(stopped.pid(), &mappings)?;
-        let is_under_own = ancestor.is_some() || filters::is_farforks(stopped.pid());
+        let has_own_filters = filters::is_farforks(stopped.pid());
+        if ancestor.is_none() && has_own_filters && mappings.iter().any(ancestor::is_of_pool) {
+            return Err(CheckpointError::WindowUnmapped { pid: stopped.pid() });
+        }
+        let is_under_own = ancestor.is_some() || has_own_filters;
         Ok(ObservedProcess { stopped, mappings, ancestor, own_filters: is_under_own.into() })
     }
 

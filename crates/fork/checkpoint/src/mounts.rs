@@ -16,11 +16,15 @@ use farfork_image::model::{Backing, Model, Mount, OpenFile};
 use farfork_image::mounts::{self, MountLine};
 
 use crate::error::CheckpointError;
+use crate::namespaces::has_mounts_of_ghost;
 use crate::refuse::{Refusals, causes};
 
 /// Mounts of a process and of this node.
 struct Mounts {
     pid: i32,
+    /// Whether the process has the mounts of its ghost, which may be read-only where this node's are not. Its
+    /// clones have those of their ghosts.
+    is_in_ghost: bool,
     theirs: Vec<MountLine>,
     ours: Vec<MountLine>,
 }
@@ -44,7 +48,7 @@ pub fn collect(
     let failed = |_| CheckpointError::Proc { pid, what: "the mounts" };
     let theirs = mounts::read(&pid.to_string()).map_err(failed)?;
     let ours = mounts::read("self").map_err(failed)?;
-    let mounts = Mounts { pid, theirs, ours };
+    let mounts = Mounts { pid, is_in_ghost: has_mounts_of_ghost(pid), theirs, ours };
     let used = mounts.used(model, refusals);
     let mut needed: Vec<Mount> = Vec::new();
     for line in mounts.theirs.iter().filter(|line| !is_remade(line)) {
@@ -106,10 +110,12 @@ impl Mounts {
     }
 
     fn is_ours(&self, line: &MountLine) -> bool {
-        let what = |line: &MountLine| {
-            (line.device.clone(), line.root.clone(), line.point.clone(), line.options.clone())
+        let what = |line: &MountLine| (line.device.clone(), line.root.clone(), line.point.clone());
+        let is_alike = |own: &MountLine| match (self.is_in_ghost, line.options.strip_prefix("ro")) {
+            (true, Some(other)) if own.options.strip_prefix("rw") == Some(other) => true,
+            _ => own.options == line.options,
         };
-        self.ours.iter().any(|own| what(own) == what(line))
+        self.ours.iter().any(|own| what(own) == what(line) && is_alike(own))
     }
 
     /// Ids of the mounts that files lie on, and of those on the way to them.

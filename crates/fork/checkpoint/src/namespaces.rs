@@ -47,6 +47,13 @@ fn is_ghosts(pid: i32, uts: &Path) -> bool {
     ghost_init(pid).is_some_and(|init| of(init, init, "uts").is_ok_and(|own| own == uts))
 }
 
+/// Whether a process is in a ghost, and in its mount namespace.
+pub fn has_mounts_of_ghost(pid: i32) -> bool {
+    let namespace = |pid| of(pid, pid, "mnt").ok();
+    ghost_init(pid)
+        .is_some_and(|init| namespace(init).is_some_and(|its| Some(its) == namespace(pid)))
+}
+
 /// The init of the ghost in which `pid` is a clone, or descends from one: the nearest process above
 /// it that is the first of a PID namespace and one of farfork's.
 pub fn ghost_init(pid: i32) -> Option<i32> {

@@ -79,7 +79,7 @@ pub fn collect(
         is_stopped: false,
         oom_score_adj: number(pid, "oom_score_adj", 10) as i32,
         coredump_filter: number(pid, "coredump_filter", 16) as u32,
-        limits: limits(pid),
+        limits: limits(pid)?,
     })
 }
 
@@ -96,13 +96,31 @@ fn number(pid: i32, file: &str, base: u32) -> i64 {
     i64::from_str_radix(text.trim(), base).unwrap_or(0)
 }
 
-/// Soft and hard limit of every resource, in the kernel's order.
-fn limits(pid: i32) -> Vec<(u64, u64)> {
-    (0..RESOURCES).map_while(|resource| farfork_sys::limits::get(pid, resource).ok()).collect()
+/// Soft and hard limit of every resource, in the kernel's order. `prlimit` shows those of another user's
+/// process only with `CAP_SYS_RESOURCE`, which not even every root has.
+fn limits(pid: i32) -> Result<Vec<(u64, u64)>, CheckpointError> {
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let limits: Vec<_> = text.lines().skip(1).map_while(limit).collect();
+    match limits.len() {
+        RESOURCES => Ok(limits),
+        _ => Err(CheckpointError::Proc { pid, what: "the resource limits" }),
+    }
 }
 
 /// `RLIM_NLIMITS`.
-const RESOURCES: u32 = 16;
+const RESOURCES: usize = 16;
+/// Width of a resource's name in `/proc/PID/limits`, with the blank after it.
+const NAME_WIDTH: usize = 26;
+
+/// `Max open files            1024                 4096                 files`.
+fn limit(line: &str) -> Option<(u64, u64)> {
+    let mut fields = line.get(NAME_WIDTH..)?.split_whitespace();
+    let mut next = || match fields.next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    };
+    Some((next()?, next()?))
+}
 
 /// Where a link of `/proc/PID` leads.
 fn place(
@@ -298,5 +316,17 @@ mod tests {
         assert_eq!((timers[0].id, timers[0].signal, timers[0].value), (3, 34, 0xdead_beef));
         assert_eq!((timers[0].notify, timers[0].tid, timers[0].clock), (4, 77, 1));
         assert_eq!((timers[1].notify, timers[1].tid), (0, 70));
+    }
+
+    #[test]
+    fn all_limits_are_read_in_the_kernels_order() {
+        let own = limits(std::process::id() as i32).unwrap();
+        let asked = (0..RESOURCES as u32).map(|resource| farfork_sys::limits::get(0, resource));
+        assert_eq!(own, asked.collect::<Result<Vec<_>, _>>().unwrap());
+        assert_eq!(
+            limit("Max realtime timeout      7                    unlimited            us"),
+            { Some((7, u64::MAX)) }
+        );
+        assert!(limits(i32::MAX).is_err(), "no process has none");
     }
 }

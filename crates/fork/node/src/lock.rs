@@ -18,7 +18,7 @@ const TRIES: u32 = 20;
 pub fn take(path: &Path) -> Result<fs::File, NodeError> {
     let create = || {
         paths::demand_own(path)?;
-        fs::File::create(path.with_extension("lock"))
+        paths::lock_file(&path.with_extension("lock"))
     };
     let lock = create().map_err(|source| NodeError::Socket {
         doing: "lock",

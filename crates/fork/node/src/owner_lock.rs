@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::paths;
+
 /// An agent's view of its owner.
 #[derive(Debug)]
 pub struct OwnerLock {
@@ -44,7 +46,7 @@ impl OwnerLock {
 /// # Errors
 /// The file cannot be made.
 pub fn hold(path: &Path) -> io::Result<File> {
-    let file = File::create(path)?;
+    let file = paths::lock_file(path)?;
     rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
     Ok(file)
 }

@@ -1,9 +1,9 @@
 //! Where a node keeps its socket and its pins.
 
 use std::env;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use farfork_pool::Pool;
@@ -107,6 +107,23 @@ fn check_private(directory: &Path, uid: u32) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
+/// Mode of a directory that is made for a pool at `path`: in a user's own place in shared memory, others have
+/// no access.
+pub fn directory_mode(path: &Path) -> u32 {
+    let own = shared_memory(rustix::process::geteuid().as_raw());
+    if path.starts_with(own) { 0o700 } else { 0o777 }
+}
+
+/// Makes an empty file for a lock, or empties it. A process that may open such a file can hold its lock, even without
+/// writing, so only its owner may open it.
+pub fn lock_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    // An earlier version made it for all to read.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
 /// Socket of the agent of `node`.
 pub fn socket(node: &str) -> PathBuf {
     run_directory().join(format!("{node}.sock"))
@@ -140,7 +157,7 @@ pub fn lock(node: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_directory_of_others_is_not_used() {
@@ -157,6 +174,19 @@ mod tests {
         let link = place.path().join("link");
         symlink(&own, &link).unwrap();
         assert!(make_private(&link, uid).is_err());
+    }
+
+    #[test]
+    fn a_lock_is_its_owners_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("n.lock");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        for is_there in [true, false] {
+            lock_file(&path).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "{is_there}");
+            fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //!  runtimes   servers of functions of other kinds than Python
 //!  backend    real nodes, on which instances are clones
 //!  operator   keys of namespaces
+//!  memory     limits of the memory of requests
 //!  store      what survives a restart: keys, actions, activations, accepted calls
 //!  trace      the trace that a call belongs to
 //!  api        OpenWhisk's documents, as clients send and read them (no I/O)
@@ -26,6 +27,7 @@ pub mod connections;
 pub mod dashboard;
 pub mod gateway;
 mod http;
+pub mod memory;
 pub mod operator;
 pub mod runtimes;
 pub mod scheduler;

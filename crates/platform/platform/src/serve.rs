@@ -19,6 +19,7 @@ use crate::confine::{FolderError, Folders};
 use crate::connections::{self, ClientTimeouts};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
+use crate::memory::RequestMemory;
 use crate::operator::{Listener, OperatorError, ensure_guest_key};
 use crate::runtimes::{NodeJs, NodeJsError, OtherRuntimes};
 use crate::scheduler::{Advisor, Caller, GRACE, JournalFile, Observable, Platform};
@@ -85,6 +86,7 @@ fn failed<'a>(
 pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
     // Files are readable by the operator alone, unless a mode is given.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    farfork_sys::allocator::return_large_blocks();
     // Each connection takes a descriptor. Functions get a limit of their own before their code is
     // loaded.
     farfork_sys::limits::raise_open_files(0)
@@ -172,14 +174,22 @@ async fn serve(
     };
     let nodejs = others.nodejs.as_ref().map(|nodejs| nodejs.version.clone());
     let runtimes = Arc::new(Runtimes { python: python.version, nodejs, blackbox: true });
-    let platform =
-        Platform::begin(Arc::clone(&store), Arc::new(backend), advisor, folders, others)?;
+    let memory = RequestMemory::new(settings.policies.requests);
+    let platform = Platform::begin(
+        Arc::clone(&store),
+        Arc::new(backend),
+        advisor,
+        folders,
+        others,
+        Arc::clone(&memory),
+    )?;
     if let Some(retention) = settings.retention {
         tokio::spawn(forget_old(Arc::clone(&store), retention));
     }
     let dashboard = Dashboard::new(Arc::clone(&platform) as Arc<dyn Observable>);
     let operator = tokio::spawn(Listener::bind(&settings.state)?.serve(Arc::clone(&store)));
-    let gateway = Gateway { store, runtimes, caller: Arc::clone(&platform) as Arc<dyn Caller> };
+    let gateway =
+        Gateway { store, runtimes, caller: Arc::clone(&platform) as Arc<dyn Caller>, memory };
     listener.set_nonblocking(true).map_err(failed("use", &place))?;
     let listener = TcpListener::from_std(listener).map_err(failed("use", &place))?;
     ready(listener.local_addr().map_err(failed("use", &place))?);

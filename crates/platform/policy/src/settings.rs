@@ -35,6 +35,25 @@ pub struct Settings {
     pub growth: Growth,
     /// Which images are removed.
     pub reclaim: BetweenMarks,
+    /// How much memory requests may take in the gateway.
+    pub requests: Requests,
+}
+
+/// Most memory in the gateway of bodies that arrive, and of arguments of calls that wait or run. A
+/// request beyond is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Requests {
+    /// Bytes for the requests of one namespace.
+    pub namespace_bytes: u64,
+    /// Bytes for the requests of all namespaces.
+    pub all_bytes: u64,
+}
+
+impl Default for Requests {
+    fn default() -> Requests {
+        Requests { namespace_bytes: 128 << 20, all_bytes: 512 << 20 }
+    }
 }
 
 /// The policy of tiering.

@@ -125,6 +125,7 @@ fn start(args: &StartArgs) -> CommandResult {
         memory_bytes: args.memory,
         pids_limit: args.pids_limit,
         tmpfs: args.tmpfs.clone(),
+        read_only: false,
         image: args.image.as_deref().map(|image| attached(args, image)).transpose()?,
         requested_ns: crate::restore::now_ns(),
     };

@@ -113,6 +113,9 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
 /// Creates a pool. If that fails, everything is as before.
 fn create(path: &Path, bytes: u64, mounts: bool) -> Result<Pool, Box<dyn Error>> {
     Pool::check_size(path, bytes)?;
+    demand_own(path).map_err(|error| {
+        format!("cannot create a pool at {}: {}", path.display(), words::of(&error))
+    })?;
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
         return Ok(Pool::create(path, bytes)?);
     }

@@ -1,11 +1,12 @@
 //! The directory of a new pool. A tmpfs with huge pages is mounted on it where that hides nothing.
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use farfork_node::paths::{demand_own, directory_mode};
 use farfork_pool::{maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 use farfork_sys::words;
 
@@ -63,10 +64,12 @@ impl PoolDirectory {
         let above = self.directory.ancestors().take_while(|path| !path.exists());
         let missing: Vec<PathBuf> = above.map(Path::to_owned).collect();
         for path in missing.into_iter().rev() {
-            match fs::create_dir(&path) {
+            match DirBuilder::new().mode(directory_mode(&path)).create(&path) {
                 Ok(()) => self.created.push(path),
-                // Another process has just created it.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                // Another process has just created it, perhaps another user's.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    demand_own(&path).map_err(|error| words::of(&error))?;
+                }
                 Err(error) => {
                     return Err(format!("cannot create {}: {}", path.display(), words::of(&error)));
                 }

@@ -12,6 +12,7 @@ use farfork_platform::backend;
 use farfork_platform::serve::{Settings, run as serve};
 use farfork_pool::Pool;
 
+use crate::log::{self, LogFormat};
 use crate::pool::PoolArg;
 use crate::{CommandResult, size};
 
@@ -65,30 +66,12 @@ pub(crate) struct Args {
     log_level: tracing::Level,
 }
 
-/// Format of the log.
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum LogFormat {
-    /// lines of text
-    #[default]
-    Text,
-    /// one JSON document a line
-    Json,
-}
-
-fn log(format: LogFormat, level: tracing::Level) {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
-    match format {
-        LogFormat::Text => log.with_ansi(false).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-}
-
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
     if !rustix::process::geteuid().is_root() {
         return Err("cannot serve: only root can create the containers of functions".into());
     }
-    log(args.log_format, args.log_level);
+    log::begin(args.log_format, args.log_level);
     let pool = args.pool.path()?;
     let state = std::path::absolute(&args.state)?;
     let settings = Settings {

@@ -193,7 +193,10 @@ fn directories_created_by_another_user_are_refused() {
         command.args(arguments).uid(user).gid(user).current_dir("/");
         command.output().expect("farfork starts")
     };
-    for arguments in [&["pool", "info"][..], &["pool", "check"], &["kill", "-9", "77"]] {
+    fs::set_permissions(&own.0, fs::Permissions::from_mode(0o777)).expect("a trap");
+    let another = own.0.join("another").display().to_string();
+    let create = ["pool", "create", &another, "--size", "8M"];
+    for arguments in [&["pool", "info"][..], &["pool", "check"], &["kill", "-9", "77"], &create] {
         let output = farfork(arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");

@@ -40,7 +40,12 @@ pub struct ContainerOptions<'a> {
     pub pids_limit: Option<u64>,
     /// Directories that are empty and in memory; those of a bundle are the bundle's affair.
     pub tmpfs: &'a [PathBuf],
+    /// Whether the node's files are read-only there. Its terminals are its own then.
+    pub is_read_only: bool,
 }
+
+/// Most terminals of a container with its own: the machine has a few thousand for all.
+const MOST_TERMINALS: &str = "max=16";
 
 /// The configuration of container `id`. Without a bundle of the user's, its root file system is
 /// mounted at `root` before it is made.
@@ -85,11 +90,16 @@ fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
     let mut spec = Spec::default();
     let mut files = Root::default();
     files.set_path(root.to_owned()).set_readonly(Some(false));
-    // A mount of /dev that is there keeps runc from making devices in the node's own.
+    // A mount of /dev that is there keeps runc from making devices in the node's own. It is the root's, so
+    // that it is read-only where the root is.
+    let devices = root.join("dev");
     let mut mounts = vec![
         mount(Path::new("/proc"), "proc", "proc", &[]),
-        mount(Path::new("/dev"), "bind", "/dev", &["rbind"]),
+        mount(Path::new("/dev"), "bind", &devices.to_string_lossy(), &["rbind"]),
     ];
+    if options.is_read_only && Path::new("/dev/pts").is_dir() {
+        mounts.push(terminals());
+    }
     for directory in options.tmpfs {
         mounts.push(empty(directory, options.memory_bytes)?);
     }
@@ -100,6 +110,12 @@ fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
         .set_annotations(None)
         .set_linux(Some(linux));
     Ok(spec)
+}
+
+/// Terminals that no other container sees.
+fn terminals() -> Mount {
+    let options = ["newinstance", "nosuid", "noexec", "ptmxmode=0666", "mode=0620", MOST_TERMINALS];
+    mount(Path::new("/dev/pts"), "devpts", "devpts", &options)
 }
 
 /// An empty directory, writable by all users, in place of one that the node has.
@@ -285,6 +301,21 @@ mod tests {
             let text = seen(wrong).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
         }
+    }
+
+    #[test]
+    fn a_read_only_container_has_terminals_of_its_own() {
+        let points = |is_read_only| {
+            let options = ContainerOptions { is_read_only, ..ContainerOptions::default() };
+            let seen = json(&spec("abc", Path::new("/run/x/root"), &options).unwrap());
+            let mounts = seen["mounts"].as_array().unwrap().clone();
+            assert_eq!(mounts[1]["source"], "/run/x/root/dev", "as read-only as the root");
+            mounts.iter().filter(|mount| mount["type"] == "devpts").cloned().collect::<Vec<_>>()
+        };
+        assert!(points(false).is_empty());
+        let (own, most) = (points(true), MOST_TERMINALS.into());
+        let options = own[0]["options"].as_array().unwrap();
+        assert!(options.contains(&"newinstance".into()) && options.contains(&most), "{own:?}");
     }
 
     fn refused(config: serde_json::Value) -> String {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use farfork_restore::{Ghost, GhostLauncher, PendingGhost};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::freezer::Freezer;
-use farfork_sys::{pidfd, words};
+use farfork_sys::{mounts, pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -119,7 +119,10 @@ impl Container {
     ) -> Result<(Container, Ghost, CreationTimes), NodeError> {
         let failed = |reason: String| NodeError::Container { id: id.clone(), reason };
         let begun = Instant::now();
-        let root = options.bundle.is_none().then(|| places.root());
+        let root = options
+            .bundle
+            .is_none()
+            .then(|| NodeRoot { at: places.root(), is_read_only: options.is_read_only });
         let directory = places.bundle(&id);
         write_bundle(places, &id, options).inspect_err(|_| {
             let _ = fs::remove_dir_all(&directory);
@@ -128,7 +131,7 @@ impl Container {
         let begun = Instant::now();
         let launcher = GhostLauncher::new()?;
         // From here on a failure may leave something to delete.
-        let made = make(places, &id, root.as_deref(), launcher);
+        let made = make(places, &id, root.as_ref(), launcher);
         let (pending, init_pid, init) = made.map_err(|reason| {
             places.clear(&id);
             failed(reason)
@@ -220,7 +223,7 @@ fn write_bundle(
 fn make(
     places: &ContainerPaths,
     id: &str,
-    root: Option<&Path>,
+    root: Option<&NodeRoot>,
     launcher: GhostLauncher,
 ) -> Result<(PendingGhost, i32, OwnedFd), String> {
     let pid_file = places.bundle(id).join("pid");
@@ -264,14 +267,22 @@ fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
     Ok((pid, init))
 }
 
-/// Gives this thread a mount namespace of its own, and mounts the node's root at `at` in it: `runc`
-/// cannot use its own root as the root of a container.
-fn show_root(at: &Path) -> io::Result<()> {
+/// The node's root file system, as a container sees it.
+struct NodeRoot {
+    /// Where it is mounted.
+    at: PathBuf,
+    is_read_only: bool,
+}
+
+/// Gives this thread a mount namespace of its own, and mounts the node's root in it: `runc` cannot use
+/// its own root as the root of a container.
+fn show_root(root: &NodeRoot) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
-    mount(Some("/"), at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;
-    Ok(())
+    mount(Some("/"), &root.at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;
+    // All of it, whichever of the node's directories are world-writable.
+    if root.is_read_only { mounts::make_read_only(&root.at) } else { Ok(()) }
 }
 
 /// Runs a command of `runc` to its end. If it fails, returns its standard error.

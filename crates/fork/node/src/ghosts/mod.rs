@@ -109,6 +109,7 @@ impl Ghosts {
             memory_bytes: call.memory_bytes,
             pids_limit: call.pids_limit,
             tmpfs: &call.tmpfs,
+            is_read_only: call.read_only,
         };
         let (container, ghost, times) = Container::create(&self.places, new_id()?, &options)?;
         Ok((ghost, container, times))

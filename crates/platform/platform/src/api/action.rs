@@ -126,6 +126,12 @@ impl Action {
         Ok(whole)
     }
 
+    /// The action without parameters and annotations, which may have megabytes.
+    pub fn bare(&self) -> Action {
+        let (parameters, annotations) = (Parameters::default(), Parameters::default());
+        Action { parameters, annotations, ..self.clone() }
+    }
+
     /// `NAMESPACE/NAME`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -161,7 +167,7 @@ mod tests {
         let action = created();
         assert_eq!(action.version, Version::FIRST);
         assert_eq!((action.limits.memory_mb, action.limits.timeout_ms), (512, 60_000));
-        assert_eq!(action.annotations.get("exec"), Some(&json!("python:3.11")));
+        assert_eq!(action.annotations.get("exec"), Some(json!("python:3.11")));
         assert!(action.annotations.is_set("web-export") && !action.publish);
         assert_eq!(action.path(), "guest/hello");
         assert_eq!(action.with_code("x").unwrap()["exec"]["code"], "x");

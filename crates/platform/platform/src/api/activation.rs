@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::text::as_text;
-use super::{Action, Limits, Name, Parameters, Version};
+use super::{Action, Document, Limits, Name, Parameters, Version};
 
 /// The id of an activation: 128 random bits, shown as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,29 +105,29 @@ pub struct Response {
     /// Whether the call succeeded.
     pub success: bool,
     /// What the action returned, or `{"error": …}`.
-    pub result: Value,
+    pub result: Document,
     /// Bytes of the result.
     pub size: u64,
 }
 
 impl Response {
     /// The response for an action's result.
-    pub fn from_result(result: Value) -> Response {
-        let outcome = match result.get("error") {
-            Some(_) => Outcome::ApplicationError,
-            None => Outcome::Success,
+    pub fn from_result(result: Document) -> Response {
+        let outcome = match result.has_field("error") {
+            true => Outcome::ApplicationError,
+            false => Outcome::Success,
         };
         Response::with(outcome, result)
     }
 
     /// A failure with this message.
     pub fn failure(outcome: Outcome, reason: &str) -> Response {
-        Response::with(outcome, json!({ "error": reason }))
+        Response::with(outcome, json!({ "error": reason }).into())
     }
 
-    fn with(status: Outcome, result: Value) -> Response {
+    fn with(status: Outcome, result: Document) -> Response {
         let success = status == Outcome::Success;
-        let size = result.to_string().len() as u64;
+        let size = result.text().len() as u64;
         Response { status, status_code: status.code(), success, result, size }
     }
 }
@@ -263,7 +263,7 @@ impl Activation {
         let names = (&Name::guest(), &name.parse().unwrap());
         let action = put.apply(names, None, &runtimes, 1).unwrap().action;
         let times = Times { start_ms: start, end_ms: start, ..Times::default() };
-        let (response, logs) = (Response::from_result(json!({})), vec!["a line".to_owned()]);
+        let (response, logs) = (Response::from_result(json!({}).into()), vec!["a line".to_owned()]);
         Activation::new(ActivationId(id), &action, response, logs, (StartKind::Cold, times))
     }
 }
@@ -289,12 +289,12 @@ mod tests {
     #[test]
     fn outcomes_have_openwhisks_words() {
         let document = |response: Response| serde_json::to_value(response).unwrap();
-        let good = document(Response::from_result(json!({"a": 1})));
+        let good = document(Response::from_result(json!({"a": 1}).into()));
         let expected = json!({"status": "success", "statusCode": 0, "success": true,
                               "result": {"a": 1}, "size": 7});
         assert_eq!(good, expected);
         assert_eq!(
-            document(Response::from_result(json!({"error": "x"})))["status"],
+            document(Response::from_result(json!({"error": "x"}).into()))["status"],
             "application error"
         );
         let failed = document(Response::failure(Outcome::DeveloperError, "it ended"));
@@ -303,6 +303,6 @@ mod tests {
             (&failed["statusCode"], &failed["result"]["error"]),
             (&json!(2), &json!("it ended"))
         );
-        assert_eq!(document(Response::from_result(json!([1])))["success"], true);
+        assert_eq!(document(Response::from_result(json!([1]).into()))["success"], true);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use farfork_policy::settings::Requests;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,11 +36,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of a namespace with this many concurrent calls, by OpenWhisk's names. Calls per
-    /// minute are not limited.
-    pub fn of_namespace(concurrent_calls: usize) -> Value {
+    /// The limits of a namespace with this many concurrent calls, by OpenWhisk's names, and of the
+    /// memory of its requests. Calls per minute are not limited.
+    pub fn of_namespace(concurrent_calls: usize, requests: Requests) -> Value {
         json!({
             "concurrentInvocations": concurrent_calls,
+            "requestMemoryMax": requests.namespace_bytes,
+            "requestMemoryMaxOfAll": requests.all_bytes,
             "actionDurationMin": TIMEOUT_MS.start(),
             "actionDurationMax": TIMEOUT_MS.end(),
             "actionMemoryMin": MEMORY_MB.start(),

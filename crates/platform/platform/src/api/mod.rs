@@ -2,6 +2,8 @@
 
 mod action;
 mod activation;
+mod arguments;
+mod document;
 mod error;
 mod exec;
 mod limits;
@@ -14,6 +16,8 @@ pub use action::{Action, ActionPut, Change, Summary};
 pub use activation::{
     Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
 };
+pub use arguments::{Arguments, Checked, Fields};
+pub use document::Document;
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
 pub use limits::{Limits, LimitsPut};

@@ -19,11 +19,19 @@ pub struct Name(String);
 pub struct NameError(String);
 
 const LONGEST: usize = 256;
+/// `_` means the key's own namespace, `farfork` owns the base images in the pool, and `whisk.system` is
+/// OpenWhisk's.
+const RESERVED: [&str; 3] = ["_", "farfork", "whisk.system"];
 
 impl Name {
     /// The namespace that exists from the first start on.
     pub fn guest() -> Name {
         Name("guest".to_owned())
+    }
+
+    /// Whether no user may have a namespace of this name.
+    pub fn is_reserved_namespace(&self) -> bool {
+        RESERVED.contains(&self.as_str())
     }
 
     /// The text.

@@ -121,6 +121,7 @@ impl Ghosts {
             memory_bytes: Some(memory_mb << 20),
             pids_limit: Some(confine::MOST_PIDS),
             tmpfs: self.scratch.clone(),
+            read_only: true,
             ..GhostCall::default()
         }
     }
@@ -286,7 +287,7 @@ pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
         let inside = needed.iter().find(|path| path.starts_with(directory));
         if let Some(path) = inside {
             let (directory, path) = (directory.display(), path.display());
-            tracing::warn!(%directory, needed = %path, "functions share a directory with the node, as they need a path in it");
+            tracing::warn!(%directory, needed = %path, "functions share a directory with the node, read-only, as they need a path in it");
         }
         inside.is_none() && directory.symlink_metadata().is_ok_and(|found| found.is_dir())
     };

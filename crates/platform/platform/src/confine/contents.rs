@@ -1,7 +1,7 @@
 //! The contents of a function's folder: the files of an archive, or a program.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -86,6 +86,28 @@ fn too_many() -> FolderError {
     wrong(&format!("it has more than {MOST_FILES} files and directories"))
 }
 
+/// The error of making a file of an archive: the archive's fault if no file can have its name there.
+fn odd(doing: &'static str, path: &Path, name: &str) -> impl Fn(io::Error) -> FolderError {
+    let (path, name) = (path.to_owned(), name.to_owned());
+    move |error| {
+        let why = match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::IsADirectory | ErrorKind::NotADirectory => {
+                "a file and a directory have the same path, or the path is empty"
+            }
+            ErrorKind::InvalidFilename | ErrorKind::InvalidInput | ErrorKind::NotFound => {
+                "no file can have this path, or it is too long"
+            }
+            _ => return failed(doing, &path)(error),
+        };
+        wrong(&format!("{}: {why}", shown(&name)))
+    }
+}
+
+/// A path in an archive, shortened and escaped for a message.
+fn shown(name: &str) -> String {
+    name.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
 /// Unpacks an archive.
 struct Unpacker<'u> {
     into: &'u Path,
@@ -98,7 +120,7 @@ struct Unpacker<'u> {
 impl Unpacker<'_> {
     fn unpack(&mut self, file: &mut ZipFile<'_, impl Read>) -> Result<(), FolderError> {
         let name = file.name().map_err(|error| wrong(&error))?.into_owned();
-        let refused = |why: &str| wrong(&format!("{name}: {why}"));
+        let refused = |why: &str| wrong(&format!("{}: {why}", shown(&name)));
         let path =
             file.enclosed_name().ok_or_else(|| refused("its path leads outside of the folder"))?;
         if file.is_symlink() {
@@ -106,13 +128,13 @@ impl Unpacker<'_> {
         }
         let path = self.into.join(path);
         if file.is_dir() {
-            return self.have_directory(&path);
+            return self.have_directory(&path, &name);
         }
-        self.have_directory(path.parent().unwrap_or(self.into))?;
+        self.have_directory(path.parent().unwrap_or(self.into), &name)?;
         self.count_one()?;
         let is_program = file.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
         // Of two files with one name the later wins, as with every unpacker.
-        let mut target = File::create(&path).map_err(failed("write", &path))?;
+        let mut target = File::create(&path).map_err(odd("write", &path, &name))?;
         // The sizes in the archive's headers are not trusted.
         let copied = io::copy(&mut file.take(self.bytes_left + 1), &mut target);
         let bytes = copied.map_err(|error| refused(&words::of(&error)))?;
@@ -123,13 +145,13 @@ impl Unpacker<'_> {
         target.set_permissions(Permissions::from_mode(mode)).map_err(failed("open", &path))
     }
 
-    /// Makes a directory and its missing ancestors.
-    fn have_directory(&mut self, directory: &Path) -> Result<(), FolderError> {
+    /// Makes a directory and its missing ancestors, for the entry `name`.
+    fn have_directory(&mut self, directory: &Path, name: &str) -> Result<(), FolderError> {
         let above = directory.ancestors().take_while(|path| *path != self.into);
         let missing: Vec<&Path> = above.take_while(|path| !path.is_dir()).collect();
         for path in missing.into_iter().rev() {
             self.count_one()?;
-            fs::create_dir(path).map_err(failed("make", path))?;
+            fs::create_dir(path).map_err(odd("make", path, name))?;
             // Independent of the platform's umask.
             fs::set_permissions(path, Permissions::from_mode(0o755))
                 .map_err(failed("open", path))?;
@@ -177,6 +199,36 @@ mod tests {
                 false
             }
         }
+    }
+
+    #[test]
+    fn odd_paths_are_the_archives_fault() {
+        let long = "n".repeat(256);
+        let deep = "d/".repeat(3000) + "f";
+        for paths in [
+            vec!["a", "a/b"],
+            vec!["a/b", "a"],
+            vec!["a/", "a"],
+            vec!["a", "a/"],
+            vec![&*long],
+            vec![&*deep],
+            vec!["nul\0"],
+            vec![""],
+            vec!["."],
+            vec!["a/.."],
+        ] {
+            let into = tempfile::tempdir().unwrap();
+            let archive = archive(paths.iter().map(|path| (*path).to_owned()));
+            match unpack(&archive, into.path(), MOST_FILES) {
+                Err(FolderError::Archive(why)) => assert!(why.len() < 256, "{why}"),
+                other => panic!("{paths:?}: {other:?}"),
+            }
+        }
+        // Slashes in a row count as one.
+        let into = tempfile::tempdir().unwrap();
+        let archive = archive(["a//c", "b/./d"].map(str::to_owned).into_iter());
+        unpack(&archive, into.path(), MOST_FILES).unwrap();
+        assert!(into.path().join("a/c").is_file() && into.path().join("b/d").is_file());
     }
 
     #[test]

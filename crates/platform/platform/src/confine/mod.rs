@@ -9,6 +9,7 @@ mod contents;
 mod folder;
 mod growth;
 
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ const FIRST_USER: u32 = 2_000_000_000;
 const MOST_FILES: u64 = 1024;
 /// Processes and threads of an instance, its init and the clone's supervisor among them.
 pub const MOST_PIDS: u64 = 512;
+/// Smallest default of `pid_max`.
+const LEAST_MACHINE_PIDS: u64 = 32_768;
 /// World-writable directories of a node: each instance has its own.
 pub const SCRATCH: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"];
 
@@ -39,8 +42,19 @@ pub fn document(user: u32) -> Value {
         "user": user,
         "group": user,
         "open_files": MOST_FILES,
+        "processes": processes_of_user(),
         "filter": calls::filter(),
     })
+}
+
+/// Processes and threads of a namespace's functions together: a quarter of what the machine has, so that one
+/// namespace does not take them all.
+fn processes_of_user() -> u64 {
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(LEAST_MACHINE_PIDS)
+    };
+    limit("pid_max").min(limit("threads-max")) / 4
 }
 
 /// The first of a directory and its ancestors that users of functions may not traverse.

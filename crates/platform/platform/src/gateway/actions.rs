@@ -1,11 +1,11 @@
 //! Actions: create, read, update, delete, list.
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::auth::Identity;
-use super::extract::{Body, PathParams, QueryParams};
+use super::extract::{PathParams, QueryParams, read_body};
 use super::page::Page;
 use super::reply::{self, Reply, document};
 use super::{Gateway, name};
@@ -77,9 +77,11 @@ pub async fn put(
     State(gateway): State<Gateway>,
     PathParams((namespace, action)): PathParams<(String, String)>,
     QueryParams(Overwrite { overwrite }): QueryParams<Overwrite>,
-    Body(body): Body<MOST_BODY_BYTES>,
+    request: Request,
 ) -> Reply {
     let (namespace, action) = (identity.opens(&namespace)?.clone(), name(&action)?);
+    let mut memory = gateway.memory.reservation(&namespace);
+    let body = read_body(request, MOST_BODY_BYTES, &mut memory).await?;
     let put: ActionPut = serde_json::from_slice(&body)
         .map_err(|wrong| ApiError::BadRequest(format!("malformed content: {wrong}")))?;
     let before = gateway.store.action(&namespace, &action)?;

@@ -132,14 +132,7 @@ pub async fn result(
     State(gateway): State<Gateway>,
     PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
-    let response = find(&identity, &gateway, &which).await?.response;
-    Ok(document(json!({
-        "result": response.result,
-        "success": response.success,
-        "status": response.status,
-        "statusCode": response.status_code,
-        "size": response.size,
-    })))
+    Ok(document(find(&identity, &gateway, &which).await?.response))
 }
 
 #[cfg(test)]

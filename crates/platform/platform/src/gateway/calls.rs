@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::actions::{find, on_disk};
 use super::auth::Identity;
-use super::extract::{Body, PathParams, QueryParams};
+use super::extract::{PathParams, QueryParams, read_body};
 use super::reply::{Reply, with_status};
 use super::{Gateway, name};
-use crate::api::{Activation, ActivationId, ApiError};
+use crate::api::{Action, Activation, ActivationId, ApiError, Arguments, Fields};
 use crate::clock::now_ms;
+use crate::memory::Reservation;
 use crate::scheduler::{Call, CallSlot};
 use crate::store::AcceptedCall;
 use crate::trace::Trace;
@@ -40,17 +41,19 @@ pub async fn call(
     State(gateway): State<Gateway>,
     PathParams((namespace, action)): PathParams<(String, String)>,
     QueryParams(options): QueryParams<CallOptions>,
-    headers: HeaderMap,
-    Body(body): Body<MOST_BODY_BYTES>,
+    request: Request,
 ) -> Reply {
     let asked_ms = now_ms();
     let (namespace, action) = (identity.opens(&namespace)?, name(&action)?);
-    let given = arguments(&body)?;
+    let trace = Trace::from_headers(request.headers());
+    let mut memory = gateway.memory.reservation(namespace);
+    let body = read_body(request, MOST_BODY_BYTES, &mut memory).await?;
+    let given = arguments(body)?;
     let slot = gateway.caller.admit(namespace)?;
     let action = find(&gateway, namespace, &action)?;
     let id = new_id()?;
-    let args = action.parameters.merged(given);
-    let call = Call { id, args, asked_ms, action, trace: Trace::from_headers(&headers) };
+    let args = with_parameters(given, &action, memory)?;
+    let call = Call { id, args, asked_ms, action, trace };
     if !options.blocking {
         let Gateway { store, caller, .. } = gateway;
         on_disk(move || {
@@ -123,12 +126,35 @@ fn accepted(call: &Call) -> AcceptedCall {
 }
 
 /// The arguments in a body: an object, or nothing.
-fn arguments(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    if body.is_empty() {
-        return Ok(Map::new());
+fn arguments(body: Vec<u8>) -> Result<Arguments, ApiError> {
+    Arguments::from_body(body).map_err(|wrong| not_an_object(&wrong))
+}
+
+fn not_an_object(wrong: &serde_json::Error) -> ApiError {
+    ApiError::BadRequest(format!("the body is not a JSON object: {wrong}"))
+}
+
+/// The arguments together with the action's parameters, in memory that is reserved.
+fn with_parameters(
+    given: Arguments,
+    action: &Action,
+    memory: Reservation,
+) -> Result<Arguments, ApiError> {
+    if action.parameters.is_empty() {
+        return Ok(given.held(memory));
     }
-    serde_json::from_slice(body)
-        .map_err(|wrong| ApiError::BadRequest(format!("the body is not a JSON object: {wrong}")))
+    let fields = given.fields().map_err(|wrong| not_an_object(&wrong))?;
+    merged(&fields, action, memory)
+}
+
+/// Fields together with the action's parameters. While they are merged, `memory` stands for both.
+pub fn merged(
+    given: &Fields<'_>,
+    action: &Action,
+    mut memory: Reservation,
+) -> Result<Arguments, ApiError> {
+    memory.grow(given.most_bytes(&action.parameters) as u64)?;
+    Ok(given.arguments(&action.parameters).held(memory))
 }
 
 /// A new random id.

@@ -32,6 +32,7 @@ use axum::routing::get;
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, Limits, Name, Runtimes};
+use crate::memory::RequestMemory;
 use crate::scheduler::{Caller, MOST_CALLS};
 use crate::store::Store;
 use auth::Identity;
@@ -52,6 +53,8 @@ pub struct Gateway {
     pub runtimes: Arc<Runtimes>,
     /// Makes calls.
     pub caller: Arc<dyn Caller>,
+    /// Counts the memory of requests.
+    pub memory: Arc<RequestMemory>,
 }
 
 /// The routes of the interface.
@@ -119,9 +122,13 @@ async fn nothing(identity: Identity, PathParams(namespace): PathParams<String>) 
     Ok(document(json!([])))
 }
 
-async fn limits(identity: Identity, PathParams(namespace): PathParams<String>) -> Reply {
+async fn limits(
+    identity: Identity,
+    State(gateway): State<Gateway>,
+    PathParams(namespace): PathParams<String>,
+) -> Reply {
     identity.opens(&namespace)?;
-    Ok(document(Limits::of_namespace(MOST_CALLS)))
+    Ok(document(Limits::of_namespace(MOST_CALLS, gateway.memory.limits())))
 }
 
 async fn unknown() -> Response {

@@ -15,6 +15,9 @@ use crate::store::{Key, Store};
 /// Handles a request.
 pub fn handle(store: &dyn Store, ask: &KeyRequest) -> Result<KeyReply, OperatorError> {
     Ok(match ask {
+        KeyRequest::Create(namespace) if namespace.is_reserved_namespace() => {
+            return Err(OperatorError::Reserved(namespace.clone()));
+        }
         KeyRequest::Create(namespace) => {
             let (user, secret) = generate()?;
             store_key(store, namespace, &user, &secret)?;
@@ -120,6 +123,18 @@ mod tests {
             ensure_guest_key(&store, &guest, &path).unwrap();
             assert!(opens(&store, &guest, &path).unwrap(), "{dead}");
         }
+    }
+
+    #[test]
+    fn reserved_namespaces_get_no_keys() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("db")).unwrap();
+        for reserved in ["_", "farfork", "whisk.system"] {
+            let refused = handle(&store, &KeyRequest::Create(name(reserved))).unwrap_err();
+            assert!(refused.to_string().contains("reserved"), "{refused}");
+        }
+        assert_eq!(store.keys(None).unwrap(), [], "none was stored");
+        handle(&store, &KeyRequest::Create(name("farforks"))).unwrap();
     }
 
     #[test]

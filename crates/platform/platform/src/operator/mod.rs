@@ -82,6 +82,9 @@ pub enum OperatorError {
     /// The kernel returned no random numbers.
     #[error("cannot make a key: the kernel returned no random numbers")]
     Random,
+    /// The name has a meaning of its own.
+    #[error("cannot create a key for namespace {0}: the name is reserved; use another name")]
+    Reserved(Name),
     /// The platform is starting or ending, or is of another version.
     #[error("the platform at {} does not answer; try again when it has started or ended", .0.display())]
     NoAnswer(PathBuf),

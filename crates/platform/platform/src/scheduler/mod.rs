@@ -15,6 +15,7 @@
 //! - A call that was sent to an instance is not retried; a call that was not sent is.
 //! - An instance whose call failed ends with the call.
 
+mod accepted;
 mod advisor;
 mod call_error;
 mod code;
@@ -39,10 +40,9 @@ pub mod snapshot;
 
 use std::fmt::Debug;
 
-use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::api::{Action, Activation, ActivationId, ApiError, Name};
+use crate::api::{Action, Activation, ActivationId, ApiError, Arguments, Name};
 use crate::trace::Trace;
 use counter::{CountGuard, KeyedCounter};
 use decisions::Subscription;
@@ -67,7 +67,7 @@ pub struct Call {
     /// The action.
     pub action: Action,
     /// The arguments.
-    pub args: Map<String, Value>,
+    pub args: Arguments,
     /// When it was received, in milliseconds since 1970.
     pub asked_ms: u64,
     /// Its span in a trace.

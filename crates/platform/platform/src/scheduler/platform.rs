@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::accepted;
 use super::counter::KeyedCounter;
 use super::decisions::Subscription;
 use super::fleet::Fleet;
@@ -22,13 +23,13 @@ use super::running::{Running, Stage};
 use super::snapshot::Snapshot;
 use super::{Advisor, Call, CallCounts, CallSlot, Caller, MOST_CALLS, Observable, image, pressure};
 use crate::api::{
-    Action, Activation, ApiError, Exec, Limits, Name, Outcome, Parameters, Response, StartKind,
-    Times,
+    Action, Activation, ApiError, Name, Outcome, Parameters, Response, StartKind, Times,
 };
 use crate::clock::now_ms;
 use crate::confine::Folders;
+use crate::memory::RequestMemory;
 use crate::runtimes::OtherRuntimes;
-use crate::store::{AcceptedCall, FLUSH, Store, StoreError};
+use crate::store::{FLUSH, Store, StoreError};
 
 /// How long clients are waited for at shutdown, apart from their calls.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -58,10 +59,12 @@ pub struct Shared {
     /// removed when its last task ends: a call that was looked up before an update may arrive after
     /// it.
     pub served: Arc<KeyedCounter<String>>,
+    /// Counts the memory of requests.
+    pub memory: Arc<RequestMemory>,
     /// Running calls.
     pub running: Arc<Running>,
     /// Concurrent calls, waiting or running.
-    call_counts: Arc<CallCounts>,
+    pub call_counts: Arc<CallCounts>,
     /// Whether the store has something that is not on disk.
     is_dirty: AtomicBool,
     /// When the platform began, in milliseconds since 1970.
@@ -71,7 +74,7 @@ pub struct Shared {
 /// The functions of a platform; makes their calls.
 #[derive(Debug)]
 pub struct Platform {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     functions: Mutex<HashMap<(Name, Name), Known>>,
 }
 
@@ -92,6 +95,7 @@ impl Platform {
         advisor: Arc<Advisor>,
         folders: Folders,
         others: OtherRuntimes,
+        memory: Arc<RequestMemory>,
     ) -> Result<Arc<Platform>, StoreError> {
         let fleet = Arc::<Fleet>::default();
         let shared = Arc::new(Shared {
@@ -104,6 +108,7 @@ impl Platform {
             folders,
             others,
             served: Arc::default(),
+            memory,
             running: Arc::default(),
             call_counts: Arc::default(),
             is_dirty: AtomicBool::new(false),
@@ -111,7 +116,7 @@ impl Platform {
         });
         let platform = Arc::new(Platform { shared, functions: Mutex::default() });
         platform.remove_old()?;
-        platform.make_accepted()?;
+        accepted::make(&platform)?;
         tokio::spawn(flush(Arc::clone(&platform.shared)));
         tokio::spawn(pressure::relieve(Arc::clone(&platform.shared)));
         tokio::spawn(pressure::reclaim(Arc::clone(&platform.shared)));
@@ -134,30 +139,6 @@ impl Platform {
                 shared.remove_image(&image).await;
             }
         });
-        Ok(())
-    }
-
-    fn make_accepted(&self) -> Result<(), StoreError> {
-        for accepted in self.shared.store.accepted()? {
-            let AcceptedCall { id, namespace, name, args, accepted_ms, trace, .. } =
-                accepted.clone();
-            match self.shared.store.action(&namespace, &name)? {
-                Some(action) => {
-                    let slot = self.shared.call_counts.add(&namespace);
-                    let call = Call { id, action, args, asked_ms: accepted_ms, trace };
-                    drop(self.call(call, slot));
-                }
-                None => {
-                    let why = "The action was deleted before the call was made.";
-                    let response = Response::failure(Outcome::ApplicationError, why);
-                    let times = Times { start_ms: now_ms(), end_ms: now_ms(), ..Times::default() };
-                    let gone = deleted(&accepted);
-                    let start = (StartKind::Cold, times);
-                    let record = Activation::new(id, &gone, response, Vec::new(), start);
-                    self.shared.store.finish(record)?;
-                }
-            }
-        }
         Ok(())
     }
 
@@ -219,10 +200,11 @@ impl Caller for Platform {
         })
     }
 
-    fn call(&self, call: Call, slot: CallSlot) -> oneshot::Receiver<Activation> {
+    fn call(&self, mut call: Call, slot: CallSlot) -> oneshot::Receiver<Activation> {
         self.shared.metrics.starts.calls.inc();
         let (answer, receiver) = oneshot::channel();
-        let action = call.action.clone();
+        let action = Action { parameters: Parameters::default(), ..call.action.clone() };
+        call.action = call.action.bare();
         let since = Instant::now();
         self.send(action, QueuedCall { call, answer, slot, tries: 0, since });
         receiver
@@ -352,7 +334,8 @@ impl Shared {
         self.metrics.ended(counters, since.elapsed(), outcome);
         self.metrics.starts.calls.dec();
         // Before the answer: the caller may call again at once.
-        drop(slot);
+        let id = call.id;
+        drop((slot, call));
         match kept {
             Ok(()) => {
                 self.is_dirty.store(true, Ordering::Release);
@@ -360,7 +343,7 @@ impl Shared {
                 let _ = answer.send(activation);
             }
             // A waiting caller gets an error, as the sender is dropped.
-            Err(error) => tracing::error!(%error, id = %call.id, "an activation is lost"),
+            Err(error) => tracing::error!(%error, %id, "an activation is lost"),
         }
     }
 
@@ -395,20 +378,5 @@ async fn flush(shared: Arc<Shared>) {
             shared.is_dirty.store(true, Ordering::Release);
             tokio::time::sleep(FLUSH_AGAIN).await;
         }
-    }
-}
-
-/// A stand-in for the deleted action of an accepted call.
-fn deleted(call: &AcceptedCall) -> Action {
-    Action {
-        namespace: call.namespace.clone(),
-        name: call.name.clone(),
-        version: call.version,
-        publish: false,
-        exec: Exec { kind: "unknown".to_owned(), binary: false, main: None },
-        parameters: Parameters::default(),
-        annotations: Parameters::default(),
-        limits: Limits::default(),
-        updated_ms: 0,
     }
 }

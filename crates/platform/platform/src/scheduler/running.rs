@@ -83,6 +83,11 @@ impl Running {
         Some(Run { running: Arc::clone(self), id })
     }
 
+    /// The stage of shutdown.
+    pub fn stage(&self) -> Stage {
+        self.state().stage
+    }
+
     /// Enters a stage of shutdown.
     pub fn enter(&self, stage: Stage) {
         self.state().stage = stage;

@@ -1,5 +1,6 @@
 //! A store in a file: redb, a copy-on-write B-tree with transactions.
 
+mod accepted;
 mod activations;
 mod finished;
 
@@ -13,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::finished::FinishedQueue;
-use super::{AcceptedCall, Key, Selection, Store, StoreError};
+use super::{AcceptedCall, AcceptedEntry, Key, Selection, Store, StoreError};
 use crate::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, NameError, Version,
 };
@@ -26,10 +27,6 @@ const KEYS: TableDefinition<'_, &str, Json> = TableDefinition::new("keys");
 /// Keyed by namespace and name.
 const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("actions");
 const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
-/// Keyed by time and id.
-const ACCEPTED: TableDefinition<'_, (u64, u128), Json> = TableDefinition::new("accepted");
-/// The time at which a call was accepted, keyed by id.
-const PENDING: TableDefinition<'_, u128, u64> = TableDefinition::new("pending");
 
 /// Bytes of redb's cache. Its default of 1 GiB would be wasted: each record is written once and
 /// hardly ever read, and the kernel caches the file's pages, too.
@@ -58,8 +55,7 @@ impl Embedded {
             write.open_table(KEYS)?;
             write.open_table(ACTIONS)?;
             write.open_table(CODES)?;
-            write.open_table(ACCEPTED)?;
-            write.open_table(PENDING)?;
+            accepted::open(write)?;
             activations::open(write)
         })?;
         Ok(store)
@@ -139,14 +135,7 @@ impl Embedded {
 
     fn keep(&self, all: &[Activation], durability: Durability) -> Result<(), StoreError> {
         self.write("store activations", durability, |write| {
-            let (mut pending, mut accepted) =
-                (write.open_table(PENDING)?, write.open_table(ACCEPTED)?);
-            for activation in all {
-                let id = activation.activation_id.0;
-                if let Some(accepted_ms) = pending.remove(id)? {
-                    accepted.remove((accepted_ms.value(), id))?;
-                }
-            }
+            accepted::remove(write, all.iter().map(|activation| activation.activation_id))?;
             activations::keep(write, all)
         })
     }
@@ -299,20 +288,17 @@ impl Store for Embedded {
     }
 
     fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError> {
-        self.write("accept a call", Durability::Immediate, |write| {
-            let place = (call.accepted_ms, call.id.0);
-            write.open_table(ACCEPTED)?.insert(place, &*encoded(call)?)?;
-            write.open_table(PENDING)?.insert(call.id.0, call.accepted_ms)?;
-            Ok(())
-        })
+        self.write("accept a call", Durability::Immediate, |write| accepted::add(write, call))
     }
 
-    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError> {
+    fn accepted(&self) -> Result<Vec<AcceptedEntry>, StoreError> {
         self.write_finished()?;
-        self.read("list accepted calls", |read| {
-            let table = read.open_table(ACCEPTED)?;
-            table.iter()?.map(|entry| decoded(ACCEPTED.name(), entry?.1.value())).collect()
-        })
+        self.read("list accepted calls", accepted::list)
+    }
+
+    fn accepted_call(&self, entry: &AcceptedEntry) -> Result<Option<AcceptedCall>, StoreError> {
+        self.write_finished()?;
+        self.read("read an accepted call", |read| accepted::find(read, entry))
     }
 
     fn finish(&self, activation: Activation) -> Result<(), StoreError> {

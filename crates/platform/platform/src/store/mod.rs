@@ -17,10 +17,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::api::{
-    Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
+    Action, Activation, ActivationId, ActivationSummary, Arguments, Change, Code, Name, Version,
 };
 use crate::trace::Trace;
 pub use embedded::Embedded;
@@ -80,12 +79,25 @@ pub struct AcceptedCall {
     /// The action's version when the call was accepted.
     pub version: Version,
     /// The arguments.
-    pub args: Map<String, Value>,
+    pub args: Arguments,
     /// When it was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
     /// Its span in a trace.
     #[serde(default)]
     pub trace: Trace,
+}
+
+/// An accepted call without its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedEntry {
+    /// The activation that it becomes.
+    pub id: ActivationId,
+    /// The action's namespace.
+    pub namespace: Name,
+    /// When it was accepted, in milliseconds since 1970.
+    pub accepted_ms: u64,
+    /// Bytes of its record.
+    pub bytes: u64,
 }
 
 /// Which activations to list; the latest come first.
@@ -139,8 +151,11 @@ pub trait Store: Debug + Send + Sync {
 
     /// Stores a call, which then is made even after a crash.
     fn accept(&self, call: &AcceptedCall) -> Result<(), StoreError>;
-    /// The calls that have not been made yet, the oldest first.
-    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError>;
+    /// The calls that have not been made yet, the oldest first. Their arguments may have gigabytes, so
+    /// they are read one by one.
+    fn accepted(&self) -> Result<Vec<AcceptedEntry>, StoreError>;
+    /// An accepted call, if it has not been made meanwhile.
+    fn accepted_call(&self, entry: &AcceptedEntry) -> Result<Option<AcceptedCall>, StoreError>;
     /// Stores the activation of a call, which is not made again. It is readable at once, and on
     /// disk after the next [`flush`](Store::flush), which does the slow work.
     fn finish(&self, activation: Activation) -> Result<(), StoreError>;

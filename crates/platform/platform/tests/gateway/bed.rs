@@ -14,9 +14,11 @@ use farfork_platform::api::{
 };
 use farfork_platform::connections::{self, ClientTimeouts};
 use farfork_platform::gateway::{Gateway, router};
+use farfork_platform::memory::RequestMemory;
 use farfork_platform::scheduler::{Call, CallCounts, CallSlot, Caller};
 use farfork_platform::store::{Embedded, Key, Store};
-use serde_json::{Value, json};
+use farfork_policy::settings::Requests;
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -50,7 +52,7 @@ pub struct TestCaller {
     pub admitted: AtomicUsize,
     pub is_full: AtomicBool,
     /// The senders of calls that are never answered, kept open so that they do not count as lost.
-    kept: Mutex<Vec<oneshot::Sender<Activation>>>,
+    pub kept: Mutex<Vec<(Call, oneshot::Sender<Activation>)>>,
 }
 
 impl TestCaller {
@@ -77,26 +79,27 @@ impl Caller for TestCaller {
         let (answer, receiver) = oneshot::channel();
         let is_accepted = self.store.accepted().unwrap().iter().any(|other| other.id == call.id);
         self.note(format!("call {} accepted={is_accepted}", call.action.path()));
-        let response = match call.args.get("do").and_then(Value::as_str) {
+        let args: Map<String, Value> = serde_json::from_str(call.args.text()).unwrap();
+        let response = match args.get("do").and_then(Value::as_str) {
             Some("lose") => return receiver,
             Some("wait") => {
-                self.kept.lock().unwrap().push(answer);
+                self.kept.lock().unwrap().push((call, answer));
                 return receiver;
             }
-            Some("return") => Response::from_result(call.args["result"].clone()),
-            Some("fail") => Response::from_result(json!({ "error": "on purpose" })),
+            Some("return") => Response::from_result(args["result"].clone().into()),
+            Some("fail") => Response::from_result(json!({ "error": "on purpose" }).into()),
             Some("crash") => Response::failure(Outcome::DeveloperError, "it ended"),
             Some("break") => Response::failure(Outcome::InternalError, "no node answers"),
-            _ => Response::from_result(Value::Object(call.args.clone())),
+            _ => Response::from_result(Value::Object(args.clone()).into()),
         };
-        let start_ms = call.args.get("at").and_then(Value::as_u64).unwrap_or(call.asked_ms);
+        let start_ms = args.get("at").and_then(Value::as_u64).unwrap_or(call.asked_ms);
         let times = Times { start_ms, end_ms: start_ms + 7, wait_ms: 2, init_ms: Some(5) };
         let logs = vec!["2026-01-01T00:00:00.000Z stdout: hello".to_owned()];
         let start = (StartKind::Cold, times);
         let mut activation = Activation::new(call.id, &call.action, response, logs, start);
         activation.annotations.set("traceparent", call.trace.parent);
         self.store.finish(activation.clone()).unwrap();
-        let is_late = call.args.contains_key("late");
+        let is_late = args.contains_key("late");
         tokio::spawn(async move {
             if is_late {
                 tokio::time::sleep(LATE).await;
@@ -151,16 +154,22 @@ impl Answer {
 
 impl Bed {
     pub fn new() -> Bed {
-        Bed::waiting(ClientTimeouts::default())
+        Bed::waiting(ClientTimeouts::default(), Requests::default())
     }
 
     /// A gateway that does not wait for slow clients.
     pub fn impatient() -> Bed {
-        Bed::waiting(ClientTimeouts { head: SOON, body: SOON, answer: SOON })
+        let patience = ClientTimeouts { head: SOON, body: SOON, answer: SOON };
+        Bed::waiting(patience, Requests::default())
     }
 
-    fn waiting(patience: ClientTimeouts) -> Bed {
-        Bed::served(|gateway, listener| {
+    /// A gateway with little memory.
+    pub fn small(limits: Requests) -> Bed {
+        Bed::waiting(ClientTimeouts::default(), limits)
+    }
+
+    fn waiting(patience: ClientTimeouts, limits: Requests) -> Bed {
+        Bed::served(limits, |gateway, listener| {
             let runtime = Runtime::new().unwrap();
             runtime.spawn(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
@@ -172,14 +181,17 @@ impl Bed {
 
     /// A gateway whose clock advances whenever it is idle.
     pub fn in_no_time() -> Bed {
-        Bed::served(|gateway, listener| {
+        Bed::served(Requests::default(), |gateway, listener| {
             let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
             std::thread::spawn(|| runtime.unwrap().block_on(serve(gateway, listener)));
             None
         })
     }
 
-    fn served(begin: impl FnOnce(Gateway, TcpListener) -> Option<Runtime>) -> Bed {
+    fn served(
+        limits: Requests,
+        begin: impl FnOnce(Gateway, TcpListener) -> Option<Runtime>,
+    ) -> Bed {
         let directory = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Embedded::open(&directory.path().join("db")).unwrap());
         for (key, namespace) in [(GUEST, "guest"), (OTHER, "other"), ("crowd:x", "crowded")] {
@@ -197,7 +209,8 @@ impl Bed {
             Arc::new(TestCaller { store: store.clone(), records, admitted, is_full, kept });
         let runtimes =
             Arc::new(Runtimes { python: "3.11".to_owned(), nodejs: None, blackbox: true });
-        let gateway = Gateway { store: store.clone(), runtimes, caller: caller.clone() };
+        let memory = RequestMemory::new(limits);
+        let gateway = Gateway { store: store.clone(), runtimes, caller: caller.clone(), memory };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();

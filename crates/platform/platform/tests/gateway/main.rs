@@ -6,5 +6,6 @@ mod activations;
 mod auth;
 mod bed;
 mod calls;
+mod memory;
 mod web;
 mod wrong;

@@ -54,6 +54,20 @@ fn unknown_paths_and_methods_are_refused() {
 }
 
 #[test]
+fn malformed_chunks_are_refused() {
+    let bed = Bed::new();
+    bed.create("a");
+    let key = STANDARD.encode(GUEST);
+    for size in ["x", "-1", "10000000000000000", "2 2", "2;\n", ""] {
+        let request = format!(
+            "POST /api/v1/namespaces/_/actions/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: Basic {key}\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\n{{}}\r\n0\r\n\r\n"
+        );
+        bed.raw(request.as_bytes()).assert_error(400, "malformed body");
+    }
+}
+
+#[test]
 fn bodies_that_are_too_large_are_refused_unread() {
     let bed = Bed::new();
     bed.create("a");

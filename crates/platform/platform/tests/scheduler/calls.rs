@@ -15,11 +15,11 @@ async fn the_first_call_is_cold_and_later_ones_are_warm() {
     let action = world.action("a", "code", json!({}));
     let first = world.call(&action, json!({})).await;
     assert_eq!((kind(&first), annotation(&first, "initTime")), ("cold".into(), Some(json!(300))));
-    assert_eq!(first.response.result["id"], json!(first.activation_id.to_string()));
-    assert_eq!(first.response.result["code"], "code");
+    assert_eq!(first.response.result.value()["id"], json!(first.activation_id.to_string()));
+    assert_eq!(first.response.result.value()["code"], "code");
     let second = world.call(&action, json!({})).await;
     assert_eq!((kind(&second), annotation(&second, "initTime")), ("warm".into(), None));
-    assert_eq!(second.response.result["count"], 2);
+    assert_eq!(second.response.result.value()["count"], 2);
     assert_eq!(world.nodes.events(), ["cold 1 on node1", "init 1", "run 1", "run 1"]);
     // It was stored before the caller got it.
     let kept = world.store.activation(&name("guest"), second.activation_id).unwrap();
@@ -53,7 +53,7 @@ async fn output_is_in_the_log_of_its_activation() {
     let more = takes(kept.last().unwrap());
     assert!(held <= 1 << 20 && held + more > 1 << 20, "{held} and {more}");
     let silent = world.call(&action, json!({"do": "silent"})).await;
-    assert_eq!(silent.response.result, json!({"silent": true}));
+    assert_eq!(silent.response.result.value(), json!({"silent": true}));
     assert!(of(&silent.logs)[0].contains("may be incomplete"), "{:?}", silent.logs);
 }
 
@@ -67,9 +67,12 @@ async fn a_call_that_takes_too_long_ends_with_its_instance() {
     assert!(begun.elapsed() < Duration::from_secs(2));
     assert_eq!(late.response.status, Outcome::DeveloperError);
     let words = "exceeded its time limits of 1000 milliseconds";
-    assert!(late.response.result["error"].as_str().unwrap().contains(words));
+    assert!(late.response.result.value()["error"].as_str().unwrap().contains(words));
     let next = world.call(&action, json!({})).await;
-    assert_eq!((kind(&next), &next.response.result["instance"]), ("cold".into(), &json!(2)));
+    assert_eq!(
+        (kind(&next), &next.response.result.value()["instance"]),
+        ("cold".into(), &json!(2))
+    );
     assert_eq!(world.nodes.alive(), [2]);
 }
 
@@ -81,7 +84,9 @@ async fn an_instance_that_exits_fails_only_its_call() {
     world.nodes.events();
     let died = world.call(&action, json!({"do": "die"})).await;
     assert_eq!(died.response.status, Outcome::DeveloperError);
-    assert!(died.response.result["error"].as_str().unwrap().contains("exited unexpectedly"));
+    assert!(
+        died.response.result.value()["error"].as_str().unwrap().contains("exited unexpectedly")
+    );
     assert!(died.logs.iter().any(|line| line.contains("killed by signal 11")), "{:?}", died.logs);
     world.calls(&action, 1).await;
     // It was made once.
@@ -102,7 +107,10 @@ async fn errors_of_the_code_are_developer_errors() {
         let before = world.nodes.alive();
         let made = world.call(&action, json!({ "do": what })).await;
         assert_eq!(made.response.status, outcome, "{what}");
-        assert!(made.response.result["error"].as_str().unwrap().contains(words), "{made:?}");
+        assert!(
+            made.response.result.value()["error"].as_str().unwrap().contains(words),
+            "{made:?}"
+        );
         settle().await;
         assert_eq!(!world.nodes.alive().is_empty(), is_kept, "{what} {before:?}");
     }
@@ -110,7 +118,8 @@ async fn errors_of_the_code_are_developer_errors() {
         let action = world.action(code, code, json!({}));
         let made = world.call(&action, json!({})).await;
         assert_eq!(made.response.status, Outcome::DeveloperError);
-        let said = made.response.result["error"].as_str().unwrap();
+        let result = made.response.result.value();
+        let said = result["error"].as_str().unwrap();
         assert!(said.contains(words), "{said}");
         assert_eq!(annotation(&made, "initTime").is_some(), code == "broken");
     }

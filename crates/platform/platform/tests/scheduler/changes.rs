@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use farfork_platform::api::{ActivationId, Outcome, Version};
+use farfork_platform::api::{ActivationId, Arguments, Outcome, Version};
 use farfork_platform::scheduler::{Call, Caller};
 use farfork_platform::store::AcceptedCall;
 use farfork_platform::trace::Trace;
 use farfork_policy::Settings;
+use farfork_policy::settings::Requests;
 use serde_json::{Map, json};
 use tokio::time::sleep;
 
 use crate::nodes::TestNodes;
-use crate::world::{World, answered, call, change, kind, name, settle};
+use crate::world::{World, answered, arguments, call, change, kind, name, settle};
 
 #[tokio::test(start_paused = true)]
 async fn an_update_starts_over_and_pending_calls_are_made() {
@@ -27,7 +28,10 @@ async fn an_update_starts_over_and_pending_calls_are_made() {
     world.store.put_action(&new, Some(old.version)).unwrap();
     world.platform.gone(&old);
     let made = world.call(&new.action, json!({})).await;
-    assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("new code")));
+    assert_eq!(
+        (kind(&made), &made.response.result.value()["code"]),
+        ("cold".into(), &json!("new code"))
+    );
     assert_eq!(made.version, new.action.version);
     let made = answered(running).await;
     assert_eq!((made.response.status, made.version), (Outcome::Success, old.version));
@@ -46,7 +50,7 @@ async fn a_late_call_runs_the_current_code() {
     world.platform.gone(&old);
     // It was looked up before the update, and sent to the platform after it.
     let made = world.call(&old, json!({})).await;
-    assert_eq!(made.response.result["code"], "new code");
+    assert_eq!(made.response.result.value()["code"], "new code");
     assert_eq!(made.version, new.action.version, "its record names the version that ran");
     settle().await;
     assert!(world.nodes.alive().is_empty(), "nothing is kept for a version that is gone");
@@ -67,7 +71,7 @@ async fn the_end_of_an_old_version_leaves_the_new_one_alone() {
     settle().await;
     let images = world.nodes.state().images.clone();
     assert_eq!(images.len(), 1);
-    assert_eq!(answered(late).await.response.result["code"], "new code");
+    assert_eq!(answered(late).await.response.result.value()["code"], "new code");
     settle().await;
     assert_eq!(world.nodes.state().images, images);
 }
@@ -138,7 +142,10 @@ async fn a_deleted_action_leaves_nothing() {
     let again = change(None, "a", json!({"exec": {"kind": "python", "code": "other"}}), 9);
     world.store.put_action(&again, None).unwrap();
     let made = world.call(&again.action, json!({})).await;
-    assert_eq!((kind(&made), &made.response.result["code"]), ("cold".into(), &json!("other")));
+    assert_eq!(
+        (kind(&made), &made.response.result.value()["code"]),
+        ("cold".into(), &json!("other"))
+    );
 }
 
 fn accepted(id: u128, function: &str) -> AcceptedCall {
@@ -147,7 +154,7 @@ fn accepted(id: u128, function: &str) -> AcceptedCall {
         namespace: name("guest"),
         name: name(function),
         version: Version::FIRST,
-        args: Map::new(),
+        args: Arguments::default(),
         accepted_ms: 1,
         trace: Trace::default(),
     }
@@ -175,7 +182,7 @@ async fn shutdown_finishes_running_calls_and_leaves_the_rest_to_the_next_run() {
     assert_eq!(found(7).expect("it was made").response.status, Outcome::Success);
     let left: Vec<_> = world.store.accepted().unwrap().iter().map(|call| call.id).collect();
     assert_eq!((left, found(8)), (vec![ActivationId(8)], None));
-    let World { nodes, store, platform, directory } = world;
+    let World { nodes, store, platform, directory, .. } = world;
     drop(platform);
     let runs = |events: Vec<String>| events.iter().filter(|one| one.starts_with("run")).count();
     assert_eq!(runs(nodes.events()), 2);
@@ -223,6 +230,31 @@ async fn a_restart_makes_accepted_calls_and_reuses_images() {
     let made = found(7).expect("it was made");
     assert_eq!((made.response.status, kind(&made)), (Outcome::Success, "clone".into()));
     let gone = found(8).expect("it has a record");
-    assert!(gone.response.result["error"].as_str().unwrap().contains("deleted"));
+    assert!(gone.response.result.value()["error"].as_str().unwrap().contains("deleted"));
     assert!(world.store.accepted().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_calls_of_a_burst_are_read_one_by_one() {
+    const LIMIT: u64 = 10_000;
+    let world = World::new();
+    world.action("a", "code", json!({}));
+    for id in 0..20 {
+        let args = json!({"ms": 5000, "text": "x".repeat(3000)});
+        let args = arguments(args.as_object().unwrap().clone());
+        world.store.accept(&AcceptedCall { args, ..accepted(id, "a") }).unwrap();
+    }
+    let World { nodes, store, platform, directory, .. } = world;
+    drop(platform);
+    let requests = Requests { namespace_bytes: LIMIT, ..Requests::default() };
+    let world = World::on(nodes, store, directory, Settings { requests, ..Settings::default() });
+    let mut most = 0;
+    while !world.store.accepted().unwrap().is_empty() {
+        settle().await;
+        let used = world.memory.used();
+        assert!(used <= LIMIT, "{used}");
+        most = most.max(used);
+    }
+    assert!(most > LIMIT / 2, "several calls are made at once: {most}");
+    assert_eq!(world.memory.used(), 0);
 }

@@ -62,6 +62,6 @@ async fn an_invalid_archive_is_a_developer_error() {
     let action = world.action("wrong", &STANDARD.encode(b"PK\x03\x04 and no more"), json!({}));
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
-    assert!(made.response.result["error"].as_str().unwrap().contains("cannot unpack"));
+    assert!(made.response.result.value()["error"].as_str().unwrap().contains("cannot unpack"));
     assert!(world.nodes.events().is_empty(), "nothing is started for it");
 }

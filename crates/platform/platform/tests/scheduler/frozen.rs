@@ -37,7 +37,10 @@ async fn an_idle_instance_is_frozen_until_its_next_call() {
         let first = world.call(&action, json!({})).await;
         sleep(AFTER / 2).await;
         let second = world.call(&action, json!({})).await;
-        assert_eq!(first.response.result["instance"], second.response.result["instance"]);
+        assert_eq!(
+            first.response.result.value()["instance"],
+            second.response.result.value()["instance"]
+        );
         sleep(AFTER - Duration::from_millis(1)).await;
         assert!(!requests(&world).contains(&"freeze 1".to_owned()), "it was called meanwhile");
         sleep(AFTER).await;
@@ -93,7 +96,7 @@ async fn an_instance_that_cannot_be_thawed_ends_and_its_call_is_retried() {
     sleep(2 * AFTER).await;
     world.nodes.state().failing_thaws = 1;
     let made = world.call(&action, json!({})).await;
-    assert_eq!((&*kind(&made), &made.response.result["instance"]), ("cold", &json!(2)));
+    assert_eq!((&*kind(&made), &made.response.result.value()["instance"]), ("cold", &json!(2)));
     settle().await;
     assert_eq!(world.nodes.alive(), [2]);
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use farfork_platform::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
 };
-use farfork_platform::store::{AcceptedCall, Embedded, Key, Selection, Store, StoreError};
+use farfork_platform::store::{
+    AcceptedCall, AcceptedEntry, Embedded, Key, Selection, Store, StoreError,
+};
 use farfork_policy::Settings;
 use serde_json::json;
 use tokio::time::{Duration, sleep};
@@ -97,7 +99,10 @@ impl Store for FullDisk {
         self.store.accept(call)
     }
 
-    fn accepted(&self) -> Result<Vec<AcceptedCall>, StoreError> {
+    fn accepted_call(&self, entry: &AcceptedEntry) -> Result<Option<AcceptedCall>, StoreError> {
+        self.store.accepted_call(entry)
+    }
+    fn accepted(&self) -> Result<Vec<AcceptedEntry>, StoreError> {
         self.store.accepted()
     }
 

@@ -77,7 +77,7 @@ async fn a_program_that_cannot_be_executed_is_a_developer_error() {
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
     let words = "The action failed to initialize: cannot execute it.";
-    assert_eq!(made.response.result["error"], words);
+    assert_eq!(made.response.result.value()["error"], words);
     settle().await;
     assert_eq!(world.nodes.events(), ["cold 1 on node1", "launch 1", "end 1"], "it is not retried");
 }
@@ -90,7 +90,7 @@ async fn a_program_that_never_listens_is_given_up_at_its_limit() {
     let begun = Instant::now();
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
-    let words = made.response.result["error"].as_str().unwrap().to_owned();
+    let words = made.response.result.value()["error"].as_str().unwrap().to_owned();
     assert!(words.contains("did not listen on port 8080"), "{words}");
     assert!(words.contains("5000 milliseconds"), "{words}");
     // Includes the wait for logs.

@@ -25,7 +25,7 @@ async fn a_call_waits_for_an_instance_that_is_busy() {
     let calls: Vec<_> = (0..3).map(|_| world.begin(&action, json!({"ms": 700}))).collect();
     for call in calls {
         let made = answered(call).await;
-        assert_eq!(made.response.result["instance"], 1);
+        assert_eq!(made.response.result.value()["instance"], 1);
     }
     assert_eq!(world.nodes.alive(), [1]);
 }

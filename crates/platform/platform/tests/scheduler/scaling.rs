@@ -42,7 +42,10 @@ async fn concurrent_calls_get_their_own_instances() {
     assert_eq!(kinds, ["warm"; 3]);
     // One is enough for sequential calls: the most recently used.
     let used = [world.call(&action, json!({})).await, world.call(&action, json!({})).await];
-    assert_eq!(used[0].response.result["instance"], used[1].response.result["instance"]);
+    assert_eq!(
+        used[0].response.result.value()["instance"],
+        used[1].response.result.value()["instance"]
+    );
 }
 
 #[tokio::test(start_paused = true)]

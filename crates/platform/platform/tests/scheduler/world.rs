@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_platform::api::{
-    Action, ActionPut, Activation, ActivationId, Change, Name, Outcome, Runtimes,
+    Action, ActionPut, Activation, ActivationId, Arguments, Change, Name, Outcome, Runtimes,
 };
 use farfork_platform::confine::Folders;
+use farfork_platform::memory::RequestMemory;
 use farfork_platform::runtimes::OtherRuntimes;
 use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::store::{Embedded, Store};
@@ -22,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use crate::nodes::TestNodes;
 
 pub struct World {
+    pub memory: Arc<RequestMemory>,
     pub nodes: TestNodes,
     pub store: Arc<dyn Store>,
     pub platform: Arc<Platform>,
@@ -64,9 +66,11 @@ impl World {
         let folders = Folders::open(directory.path().join("code")).unwrap();
         let nodes_of_it = Arc::new(nodes.clone());
         let others = OtherRuntimes::default();
+        let memory = RequestMemory::new(settings.requests);
         let platform =
-            Platform::begin(store.clone(), nodes_of_it, advisor, folders, others).unwrap();
-        World { nodes, store, platform, directory }
+            Platform::begin(store.clone(), nodes_of_it, advisor, folders, others, memory.clone())
+                .unwrap();
+        World { memory, nodes, store, platform, directory }
     }
 
     /// An action with this code, and with `more` of a client's document.
@@ -111,10 +115,14 @@ pub fn call(action: &Action, args: Map<String, Value>) -> Call {
     Call {
         id: ActivationId(u128::from_le_bytes(id)),
         action: action.clone(),
-        args,
+        args: arguments(args),
         asked_ms: 0,
         trace: Trace::default(),
     }
+}
+
+pub fn arguments(args: Map<String, Value>) -> Arguments {
+    Arguments::from_body(Value::Object(args).to_string().into_bytes()).unwrap()
 }
 
 pub async fn answered(call: Receiver<Activation>) -> Activation {
@@ -128,7 +136,7 @@ pub async fn settle() {
 
 /// An annotation of an activation.
 pub fn annotation(made: &Activation, key: &str) -> Option<Value> {
-    made.annotations.get(key).cloned()
+    made.annotations.get(key)
 }
 
 pub fn kind(made: &Activation) -> String {

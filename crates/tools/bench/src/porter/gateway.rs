@@ -2,7 +2,7 @@
 //!
 //! A warm call of the smallest function through the gateway, which checks its key and keeps its record,
 //! is compared with the same call to the same action server without a platform. The memory of deployed
-//! functions without calls is measured, too.
+//! functions without calls is measured, too, and that of calls that wait with large arguments.
 
 use std::fs;
 use std::path::Path;
@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::client::Client;
 use super::platform::{Platform, PlatformConfig, open_directory};
+use super::waiting;
 use crate::error::{BenchError, io};
 use crate::goals::Goal;
 use crate::machine::Machine;
@@ -70,6 +71,12 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let server = Server::start(&root)?;
         runtime.block_on(calls(&platform.client, &server.client, scale.rounds, &mut samples))?;
     }
+    progress("queueing calls with large arguments");
+    for round in 0..waiting::ROUNDS {
+        let platform = bed.start(&format!("waiting-{round}"))?;
+        let each = runtime.block_on(waiting::bytes_each(&platform))?;
+        samples.add("gateway", waiting::EACH, "bytes", each);
+    }
     for start in 0..STARTS {
         progress(&format!("starting platforms with many functions and with none, {start}"));
         let none = bed.start("none")?.resting_bytes()?;
@@ -92,6 +99,11 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
             samples.values("call", OVERHEAD),
         ),
         Goal::median(format!("{EACH}, bytes"), MOST_BYTES_EACH, samples.values("gateway", EACH)),
+        Goal::median(
+            format!("{}, bytes", waiting::EACH),
+            waiting::MOST_BYTES_EACH,
+            samples.values("gateway", waiting::EACH),
+        ),
     ];
     Ok(Report {
         benchmark: "gateway",
@@ -127,6 +139,11 @@ impl Platform {
     /// Anonymous memory of the gateway when it is idle.
     fn resting_bytes(&self) -> Result<u64, BenchError> {
         std::thread::sleep(REST);
+        self.anonymous_bytes()
+    }
+
+    /// Anonymous memory of the gateway.
+    pub fn anonymous_bytes(&self) -> Result<u64, BenchError> {
         let path = format!("/proc/{}/status", self.pid());
         let status = fs::read_to_string(&path).map_err(io("read", &path))?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -24,6 +24,7 @@ mod slow_pool;
 mod state;
 mod systems;
 mod trace;
+mod waiting;
 
 use self::bed::PorterTestbed;
 use self::systems::System;

@@ -1,6 +1,7 @@
 //! `farfork invoke`.
 
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use super::parameters::Parameters;
 use super::remote::{Remote, Request, Response, path};
 use crate::CommandResult;
 use crate::output::print_json;
+use crate::printable::shown;
 use crate::progress::Progress;
 
 /// Interval of queries for the record of a long call.
@@ -72,7 +74,7 @@ fn report(args: &Args, activation: &Activation) -> CommandResult {
         print_json(&activation.0)?;
     } else {
         if !args.result {
-            activation.logs().for_each(|line| eprintln!("{line}"));
+            activation.logs().for_each(|line| eprintln!("{}", shown(line, &io::stderr())));
         }
         print_json(&response["result"])?;
     }
@@ -80,7 +82,8 @@ fn report(args: &Args, activation: &Activation) -> CommandResult {
         return Ok(ExitCode::SUCCESS);
     }
     let status = response["status"].as_str().unwrap_or("unknown status");
-    eprintln!("farfork: {} failed: {status} (activation {})", args.name, activation.id());
+    let words = format!("{} failed: {status} (activation {})", args.name, activation.id());
+    eprintln!("farfork: {}", shown(&words, &io::stderr()));
     Ok(ExitCode::FAILURE)
 }
 

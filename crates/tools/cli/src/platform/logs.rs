@@ -13,6 +13,7 @@ use super::activation::Activation;
 use super::remote::{Remote, encoded, path};
 use crate::CommandResult;
 use crate::output::print_json;
+use crate::printable::shown;
 
 /// Activations of one request, with their logs: each may have megabytes.
 const PAGE: usize = 20;
@@ -84,15 +85,15 @@ fn one(args: &Args, id: &str) -> CommandResult {
         print_json(&[activation.with_logs()])?;
     } else {
         let mut out = io::stdout().lock();
-        activation.logs().try_for_each(|line| writeln!(out, "{line}"))?;
+        activation.logs().try_for_each(|line| writeln!(out, "{}", shown(line, &io::stdout())))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn show(activation: &Activation) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", activation.head())?;
-    activation.logs().try_for_each(|line| writeln!(out, "  {line}"))
+    writeln!(out, "{}", shown(&activation.head(), &io::stdout()))?;
+    activation.logs().try_for_each(|line| writeln!(out, "  {}", shown(line, &io::stdout())))
 }
 
 /// The latest activations, newest first.

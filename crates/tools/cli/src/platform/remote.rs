@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{interval, timeout};
 
+use crate::printable::printable;
 use crate::progress::Progress;
 
 /// Limit of connecting.
@@ -85,7 +86,7 @@ impl Response {
     /// The platform's reason to refuse a request.
     pub(crate) fn refusal(&self) -> String {
         let reason = match self.body["error"].as_str() {
-            Some(reason) => format!("the platform reports: {reason}"),
+            Some(reason) => format!("the platform reports: {}", printable(reason)),
             None => format!("the response has status {} and no error of a platform", self.status),
         };
         match self.status {

@@ -17,7 +17,7 @@ mod request;
 mod response;
 
 use axum::Router;
-use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -29,8 +29,8 @@ use sha2::{Digest, Sha256};
 
 use super::Gateway;
 use super::auth::{Identity, has_digest};
-use super::calls::{MOST_BODY_BYTES, MOST_WAITING, late, new_id, outcome};
-use super::extract::{Body, PathParams};
+use super::calls::{MOST_BODY_BYTES, MOST_WAITING, late, merged, new_id, outcome};
+use super::extract::{PathParams, read_body};
 use super::reply::Reply;
 use crate::api::{Action, ApiError, Name};
 use crate::clock::now_ms;
@@ -118,14 +118,17 @@ async fn answer(
     // slot.
     drop(gateway.caller.admit(&action.namespace)?);
     let request = Request::from_parts(parts.clone(), body);
-    let Body(body) = Body::<MOST_BODY_BYTES>::from_request(request, gateway).await?;
+    let mut memory = gateway.memory.reservation(&action.namespace);
+    let body = read_body(request, MOST_BODY_BYTES, &mut memory).await?;
     // Other calls may have been admitted while the body was read.
     let slot = gateway.caller.admit(&action.namespace)?;
-    let given =
-        arguments(&action, &WebRequest { parts: &parts, body: &body, user: user.as_ref() })?;
-    let id = new_id()?;
-    let args = action.parameters.merged(given);
-    let call = Call { id, args, asked_ms, action, trace: Trace::from_headers(&parts.headers) };
+    let web = WebRequest { parts: &parts, body: &body, user: user.as_ref() };
+    let args = merged(&arguments(&action, &web)?, &action, memory)?;
+    let trace = Trace::from_headers(&parts.headers);
+    // They may have a megabyte, and the call waits.
+    drop((body, parts));
+    let call = Call { id: new_id()?, args, asked_ms, action, trace };
+    let id = call.id;
     Ok(match outcome(gateway, (call, slot), MOST_WAITING).await? {
         Some(activation) => response::from_activation(&activation, extension),
         None => late(id),
@@ -152,7 +155,7 @@ async fn caller(
                 shown => shown.map(|identity| Some(identity.namespace)),
             }
         }
-        Some(secret) if is_preflight || shows(parts, secret) => Ok(None),
+        Some(secret) if is_preflight || shows(parts, &secret) => Ok(None),
         Some(_) => Err(ApiError::Unauthorized),
     }
 }

@@ -1,5 +1,7 @@
 //! The arguments of a web action: the request as JSON.
 
+use std::borrow::Cow;
+
 use axum::http::header::{CONTENT_TYPE, COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
@@ -7,10 +9,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mime::Mime;
 use percent_encoding::percent_decode;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use super::media::{is_form, is_json, is_text};
-use crate::api::{Action, ApiError, Name};
+use crate::api::{Action, ApiError, Checked, Fields, Name};
 
 const METHOD: &str = "__ow_method";
 const HEADERS: &str = "__ow_headers";
@@ -33,19 +36,18 @@ pub struct WebRequest<'a> {
 
 /// The arguments of the call, without the action's own parameters. Fields of the body override
 /// those of the query. Neither may set what the platform sets, or final parameters of the action.
-pub fn arguments(action: &Action, asked: &WebRequest<'_>) -> Result<Map<String, Value>, ApiError> {
+pub fn arguments<'a>(action: &Action, asked: &WebRequest<'a>) -> Result<Fields<'a>, ApiError> {
     let mut args = context(asked);
-    let mut put = |key: &str, value: Value| drop(args.insert(key.to_owned(), value));
     let query = asked.parts.uri.query().unwrap_or_default();
     if action.annotations.is_set("raw-http") {
-        put(QUERY, query.into());
-        put(BODY, opaque(asked)?);
+        args.put(QUERY, &query);
+        args.put(BODY, &opaque(asked)?);
         return Ok(args);
     }
     let mut given = fields("the query", query.as_bytes())?;
     match content(asked)? {
-        Some(Value::Object(fields)) => given.extend(fields),
-        Some(other) => put(BODY, other),
+        Some(Content::Fields(fields)) => given.extend(fields),
+        Some(Content::Other(other)) => args.put(BODY, &other),
         None => {}
     }
     refuse(action, &given)?;
@@ -53,15 +55,14 @@ pub fn arguments(action: &Action, asked: &WebRequest<'_>) -> Result<Map<String, 
     Ok(args)
 }
 
-fn context(asked: &WebRequest<'_>) -> Map<String, Value> {
+fn context<'a>(asked: &WebRequest<'_>) -> Fields<'a> {
     let parts = asked.parts;
-    let mut context = Map::from_iter([
-        (METHOD.to_owned(), parts.method.as_str().to_lowercase().into()),
-        (HEADERS.to_owned(), Value::Object(headers(&parts.headers))),
-        (PATH.to_owned(), rest(parts.uri.path()).into()),
-    ]);
+    let mut context = Fields::default();
+    context.put(METHOD, &parts.method.as_str().to_lowercase());
+    context.put(HEADERS, &headers(&parts.headers));
+    context.put(PATH, &rest(parts.uri.path()));
     if let Some(user) = asked.user {
-        context.insert(USER.to_owned(), user.as_str().into());
+        context.put(USER, &user.as_str());
     }
     context
 }
@@ -81,31 +82,49 @@ fn rest(path: &str) -> &str {
     path.match_indices('/').nth(1).map_or("", |(at, _)| &path[at..])
 }
 
+/// The content of a body.
+enum Content<'a> {
+    /// An object, or the fields of a form.
+    Fields(Fields<'a>),
+    /// Any other value.
+    Other(Cow<'a, RawValue>),
+}
+
 /// The body, if there is one: JSON, the fields of a form, or opaque content.
-fn content(asked: &WebRequest<'_>) -> Result<Option<Value>, ApiError> {
+fn content<'a>(asked: &WebRequest<'a>) -> Result<Option<Content<'a>>, ApiError> {
     let kind = kind(asked);
     if asked.body.is_empty() {
         return Ok(None);
     }
     if is_json(&kind) {
-        let wrong = |reason| ApiError::BadRequest(format!("the body is not JSON: {reason}"));
-        return serde_json::from_slice(asked.body).map(Some).map_err(wrong);
+        return json(asked.body)
+            .map(Some)
+            .map_err(|reason| ApiError::BadRequest(format!("the body is not JSON: {reason}")));
     }
     if is_form(&kind) {
-        return fields("the form in the body", asked.body).map(|all| Some(Value::Object(all)));
+        return fields("the form in the body", asked.body).map(|all| Some(Content::Fields(all)));
     }
-    opaque(asked).map(Some)
+    let text = to_raw_value(&opaque(asked)?).unwrap_or_default();
+    Ok(Some(Content::Other(Cow::Owned(text))))
+}
+
+fn json(body: &[u8]) -> serde_json::Result<Content<'_>> {
+    if body.trim_ascii_start().starts_with(b"{") {
+        return Fields::parse(body).map(Content::Fields);
+    }
+    serde_json::from_slice::<Checked>(body)?;
+    serde_json::from_slice(body).map(|value| Content::Other(Cow::Borrowed(value)))
 }
 
 /// The body as text, or in base64 if it is JSON or not text.
-fn opaque(asked: &WebRequest<'_>) -> Result<Value, ApiError> {
+fn opaque<'a>(asked: &WebRequest<'a>) -> Result<Cow<'a, str>, ApiError> {
     let kind = kind(asked);
     if !is_text(&kind) || is_json(&kind) {
         return Ok(STANDARD.encode(asked.body).into());
     }
     let text = std::str::from_utf8(asked.body);
     let wrong = |_| ApiError::BadRequest(format!("the body is '{kind}' but not UTF-8"));
-    text.map(Value::from).map_err(wrong)
+    text.map(Cow::Borrowed).map_err(wrong)
 }
 
 /// The media type of the body; bytes if there is none or an invalid one.
@@ -115,22 +134,22 @@ fn kind(asked: &WebRequest<'_>) -> Mime {
 }
 
 /// Fields of a query or form; of equal keys the last counts.
-fn fields(place: &str, text: &[u8]) -> Result<Map<String, Value>, ApiError> {
+fn fields<'a>(place: &str, text: &'a [u8]) -> Result<Fields<'a>, ApiError> {
     // The parser would replace invalid letters.
     if percent_decode(text).decode_utf8().is_err() {
         return Err(ApiError::BadRequest(format!("{place} is not UTF-8")));
     }
-    let all = form_urlencoded::parse(text);
-    Ok(all.map(|(key, value)| (key.into_owned(), value.into_owned().into())).collect())
+    let mut all = Fields::default();
+    form_urlencoded::parse(text).for_each(|(key, value)| all.put(key, &value));
+    Ok(all)
 }
 
-fn refuse(action: &Action, given: &Map<String, Value>) -> Result<(), ApiError> {
+fn refuse(action: &Action, given: &Fields<'_>) -> Result<(), ApiError> {
     let is_final = action.annotations.is_set("final");
-    let is_taken = |key: &str| RESERVED.contains(&key) || is_final && action.parameters.binds(key);
-    match given.keys().find(|key| is_taken(key)) {
-        Some(_) => {
-            Err(ApiError::BadRequest("it sets a parameter that is final or reserved".to_owned()))
-        }
-        None => Ok(()),
+    let is_reserved = given.names().any(|key| RESERVED.contains(&key));
+    if is_reserved || is_final && action.parameters.binds_any(given.names()) {
+        let words = "it sets a parameter that is final or reserved".to_owned();
+        return Err(ApiError::BadRequest(words));
     }
+    Ok(())
 }

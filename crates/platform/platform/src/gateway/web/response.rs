@@ -87,6 +87,11 @@ pub fn from_activation(activation: &Activation, extension: Extension) -> Respons
 
 fn answer(activation: &Activation, extension: Extension) -> Result<Response, ResultError> {
     let result = &activation.response.result;
+    let is_plain = activation.response.status == Outcome::Success && result.is_object();
+    if is_plain && extension == Extension::Json {
+        return Ok(content(StatusCode::OK, JSON, result.text().to_owned()));
+    }
+    let result = &result.value();
     let (value, full, empty) = match activation.response.status {
         Outcome::ApplicationError => {
             let error = &result["error"];

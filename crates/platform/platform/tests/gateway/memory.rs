@@ -1,0 +1,84 @@
+//! Limits of the memory of requests.
+
+use farfork_policy::settings::Requests;
+use serde_json::json;
+
+use crate::bed::{Bed, GUEST, OTHER};
+
+const MIB: usize = 1 << 20;
+
+/// Room for three requests of a namespace, and for four in all.
+fn bed() -> Bed {
+    let bed = Bed::small(Requests { namespace_bytes: 3 << 20, all_bytes: 4 << 20 });
+    bed.create("hello");
+    let action = json!({"exec": {"kind": "python:default", "code": "x"}}).to_string();
+    let path = "/api/v1/namespaces/_/actions/hello";
+    bed.ask(Some(OTHER), "PUT", path, action.as_bytes()).good();
+    bed
+}
+
+/// Arguments of almost 1 MiB, of a call that does not end.
+fn large() -> Vec<u8> {
+    let text = "x".repeat(MIB - 100);
+    json!({"do": "wait", "text": text}).to_string().into_bytes()
+}
+
+fn call(bed: &Bed, key: &str) -> crate::bed::Answer {
+    let path = "/api/v1/namespaces/_/actions/hello?blocking=true&timeout=1";
+    bed.ask(Some(key), "POST", path, &large())
+}
+
+#[test]
+fn requests_beyond_their_memory_are_refused() {
+    let bed = bed();
+    for _ in 0..3 {
+        assert_eq!(call(&bed, GUEST).status, 202);
+    }
+    call(&bed, GUEST).assert_error(429, "requests of 'guest' hold");
+    call(&bed, GUEST).assert_error(429, "of 3145728 bytes of memory; try again when");
+    bed.guest("POST", "actions/hello?blocking=true", json!({})).good();
+    assert_eq!(call(&bed, OTHER).status, 202);
+    call(&bed, OTHER).assert_error(429, "requests of all namespaces hold");
+    bed.caller.kept.lock().unwrap().clear();
+    assert_eq!(bed.gateway.memory.used(), 0, "it is given back with the calls");
+    assert_eq!(call(&bed, GUEST).status, 202);
+}
+
+#[test]
+fn parameters_of_web_actions_count() {
+    let bed = bed();
+    let parameters = json!([{"key": "text", "value": "x".repeat(MIB - 100)},
+                            {"key": "do", "value": "wait"}]);
+    let annotations = json!([{"key": "web-export", "value": true}]);
+    let put = json!({"parameters": parameters, "annotations": annotations});
+    bed.guest("PUT", "actions/hello?overwrite=true", put).good();
+    let path = "/api/v1/namespaces/_/actions/hello?blocking=true&timeout=1";
+    for _ in 0..2 {
+        assert_eq!(bed.ask(Some(GUEST), "POST", path, b"{}").status, 202);
+    }
+    let used = bed.gateway.memory.used();
+    assert!((2 * MIB as u64 - 1000..2 * MIB as u64).contains(&used), "{used}");
+    // A third call has room for its parameters, and this one not for its own besides.
+    assert_eq!(bed.ask(Some(GUEST), "POST", path, b"{}").status, 202);
+    let web = bed.ask(None, "GET", "/api/v1/web/guest/default/hello", b"");
+    web.assert_error(429, "requests of 'guest' hold");
+}
+
+#[test]
+fn a_request_larger_than_the_memory_is_never_accepted() {
+    let bed = Bed::small(Requests { namespace_bytes: 1000, all_bytes: 4 << 20 });
+    bed.create("hello");
+    call(&bed, GUEST).assert_error(413, "a request may have up to 1000 bytes");
+    assert!(bed.caller.recorded().is_empty());
+    // Code counts while it arrives.
+    let action = json!({"exec": {"kind": "python:default", "code": "x".repeat(1000)}});
+    bed.guest("PUT", "actions/large", action).assert_error(413, "a request may have up to 1000");
+    assert_eq!(bed.gateway.memory.used(), 0);
+}
+
+#[test]
+fn limits_are_shown() {
+    let limits = bed().get("limits").good();
+    assert_eq!(limits["requestMemoryMax"], 3 << 20);
+    assert_eq!(limits["requestMemoryMaxOfAll"], 4 << 20);
+}
