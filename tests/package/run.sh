@@ -13,7 +13,9 @@ serving=
 end() {
     [ -z "$serving" ] || kill "$serving" 2>/dev/null || true
     wait
-    [ -z "$place" ] || umount --recursive --lazy "$place/root/proc" 2>/dev/null || true
+    for mount in root/proc pool; do
+        [ -z "$place" ] || umount --recursive --lazy "$place/$mount" 2>/dev/null || true
+    done
     [ -z "$place" ] || rm -rf --one-file-system "$place"
 }
 trap end EXIT
@@ -41,7 +43,8 @@ for _ in $(seq 100); do
 done
 FARFORK_URL=$(cat said)
 [ -n "$FARFORK_URL" ] || fail "farfork serve does not start: $(tail log)"
-export FARFORK_URL FARFORK_KEY_FILE=$place/state/guest.key
+FARFORK_KEY=$(cat state/guest.key)
+export FARFORK_URL FARFORK_KEY
 echo 'def main(args): import sys; return {"hello": args.get("name"), "python": sys.executable}' >hello.py
 venv/bin/farfork deploy hello.py
 answer=$(venv/bin/farfork invoke hello --param name Ada)
