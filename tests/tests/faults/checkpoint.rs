@@ -340,7 +340,10 @@ fn of_names_in_another_encoding() -> Outcome {
     scene.checkpoint(&shell, "a/b")?;
     scene.works(&["restore", "a/b"])?;
     let program = scene.directory().join(name);
-    std::fs::copy("/bin/sleep", &program).map_err(during("copying a program"))?;
+    // By another process: what a test that forks at this moment inherits from this one would have the
+    // copy open for writing, and it could not be executed.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    demand(copied.map_err(during("copying a program"))?.success(), "cp fails")?;
     misnamed(&scene, &mut Command::new(program), &["exe ", "mapping ", "is not UTF-8"])?;
     let place = scene.directory().join("place").join(name);
     std::fs::create_dir_all(&place).map_err(during("making a directory"))?;

@@ -1,11 +1,13 @@
 //! Timers as descriptors.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_image::clocks;
 use farfork_image::model::OpenFile;
 
-use super::error::{CaptureResult, proc_error, unexpected};
+use super::error::{CaptureResult, DescriptorError, proc_error, unexpected};
 use super::fdinfo::FdInfo;
 use super::subject::Subject;
 use super::table::Entry;
@@ -13,16 +15,48 @@ use super::table::Entry;
 const ABSOLUTE: u32 = libc::TFD_TIMER_ABSTIME as u32;
 const NS: u64 = 1_000_000_000;
 
-/// A timerfd.
+/// How far apart the time left and the clock may be read.
+const MOST_APART: Duration = Duration::from_millis(5);
+/// How often both are read again. On a machine that stalls for longer each time, the last reading counts.
+const TRIES: u32 = 50;
+
+/// A timerfd. What the kernel shows of it is read again, beside the clock: the table of descriptors was
+/// read before, and the time between would delay a timer that was set to a moment.
 pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
+    let mut captured = read(entry, subject)?;
+    for _ in 0..TRIES {
+        if captured.0 <= MOST_APART {
+            break;
+        }
+        captured = read(entry, subject)?;
+    }
+    let (_, timer) = captured;
+    timer.ok_or_else(|| unexpected(subject.pid, format!("timer of fd {}", entry.fd)).into())
+}
+
+/// The timer, and how long it took to read it and the clocks.
+fn read(entry: &Entry, subject: &Subject) -> Result<(Duration, Option<OpenFile>), DescriptorError> {
+    let begun = Instant::now();
     let clocks = clocks::of_process(subject.pid).map_err(proc_error(subject.pid, "the clocks"))?;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let timer = timer(&entry.info, |clock| match clock {
-        libc::CLOCK_MONOTONIC => clocks.read.monotonic_ns as u64,
-        libc::CLOCK_BOOTTIME | libc::CLOCK_BOOTTIME_ALARM => clocks.read.boottime_ns as u64,
-        _ => wall.as_nanos() as u64,
+    let text = fs::read_to_string(info_path(&entry.place()))
+        .map_err(proc_error(subject.pid, "the timer of a descriptor"))?;
+    let took = begun.elapsed();
+    let info = FdInfo::parse(text);
+    let timer = info.and_then(|info| {
+        timer(&info, |clock| match clock {
+            libc::CLOCK_MONOTONIC => clocks.read.monotonic_ns as u64,
+            libc::CLOCK_BOOTTIME | libc::CLOCK_BOOTTIME_ALARM => clocks.read.boottime_ns as u64,
+            _ => wall.as_nanos() as u64,
+        })
     });
-    timer.ok_or_else(|| unexpected(subject.pid, format!("timer of fd {}", entry.fd)).into())
+    Ok((took, timer))
+}
+
+/// `/proc/PID/fdinfo/FD`, from `/proc/PID/fd/FD`.
+fn info_path(place: &Path) -> PathBuf {
+    let directory = place.parent().unwrap_or(place).with_file_name("fdinfo");
+    directory.join(place.file_name().unwrap_or_default())
 }
 
 /// The kernel shows the time left. `now_ns` is the process's time on a clock: a timer that was set
