@@ -105,8 +105,8 @@ def seconds(folder: Path, name: str) -> str:
     """Return how long a step took, and for how long it had processors, if that was kept."""
     try:
         wall = int((folder / f"{name}.seconds").read_text())
-        processors = sum(map(float, (folder / f"{name}.cpu").read_text().split()))
-    except (OSError, ValueError):
+        processors = sum(map(float, (folder / f"{name}.cpu").read_text().splitlines()[-1].split()))
+    except (OSError, ValueError, IndexError):
         return ""
     return f" {wall:6} s, processors {processors:6.0f} s"
 

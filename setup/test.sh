@@ -28,10 +28,9 @@ measure() {
 }
 
 report() {
-    local user system
-    read -r user system <"$logs/$1.cpu"
+    # The last line: above it the shell says by which signal a step was killed.
     printf -- '--- %s: %d s, processors %.0f s\n' "$1" "$(cat "$logs/$1.seconds")" \
-        "$(awk "BEGIN { print $user + $system }")"
+        "$(awk 'END { print $1 + $2 }' "$logs/$1.cpu")"
 }
 
 restorer() {
