@@ -32,7 +32,7 @@ pub fn hot(pool: &Path, image: &str) -> Outcome {
 fn known(pool: &Path, image: &str, bits: impl Fn(usize) -> PageBits) -> Outcome {
     let failed = |error: &dyn std::error::Error| Trouble::during("telling of pages", error);
     let pool = Pool::open(pool).map_err(|error| failed(&error))?;
-    let catalog = Catalog::open(&pool).map_err(|error| failed(&error))?;
+    let catalog = Catalog::of(&pool);
     let name: ImageName = image.parse().map_err(|error| failed(&error))?;
     let cid = catalog.get(&name).map_err(|error| failed(&error))?;
     let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;

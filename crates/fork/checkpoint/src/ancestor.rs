@@ -1,38 +1,40 @@
 //! A process that is itself a clone: what of it is farfork's, and what its parent had there.
 //!
 //! ```text
-//!  clone's mapping of the pool ─► segment of the parent's image ─► parent's region
+//!  clone's mapping of its image ─► segment of that image ─► parent's region
 //! ```
-//! Memory that a clone maps from the pool is anonymous memory or a file's to the program, and so
+//! Memory that a clone maps from its image is anonymous memory or a file's to the program, and so
 //! it is to clones of the clone. All of it is carried: what the clone has not touched is not
 //! present in its page tables, but is there all the same.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use farfork_image::format::Image;
 use farfork_image::model::{Backing, Region};
 use farfork_plan::window;
-use farfork_pool::{Pool, pool_of_copy};
+use farfork_pool::{ImageFile, Pool, source_of_copy};
+use farfork_types::Cid;
 
 use crate::error::CheckpointError;
 use crate::maps::Mapping;
 
 /// The image that a clone was made from.
 pub struct Ancestor {
-    /// Where its pool lies.
-    pub path: PathBuf,
-    /// Device and inode of its pool.
-    pool: (u64, u64),
+    /// Its file, or that of which the clone maps a copy.
+    pub image: Rc<ImageFile>,
+    /// Device and inode of what the clone maps.
+    mapped: (u64, u64),
     /// Whether a policy has added something to the image's plan.
     has_overlay: bool,
     /// The regions of each of the image's processes.
     regions: Vec<Vec<Region>>,
-    /// What lies in the pool, by its offset there.
+    /// What lies in the file, by its offset there.
     segments: BTreeMap<u64, Placed>,
 }
 
-/// What lies somewhere in the pool.
+/// What lies somewhere in the file.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     /// Whose memory it was.
@@ -41,13 +43,19 @@ struct Placed {
     bytes: u64,
 }
 
-/// Whether a mapping shows a pool, or the copy of an image of one.
+/// Whether a mapping shows an image of a pool, or the copy of one.
 pub fn is_of_pool(mapping: &Mapping) -> bool {
-    let is_pool = || {
-        let path = mapping.path().filter(|path| path.is_file());
-        path.is_some_and(|path| Pool::open(&path).is_ok())
-    };
-    pool_of_copy(&mapping.name).is_some() || is_pool()
+    source(mapping).is_some_and(|(pool, _)| Pool::open(&pool).is_ok())
+}
+
+/// The pool and the image that a mapping shows by its name, itself or a copy.
+fn source(mapping: &Mapping) -> Option<(PathBuf, Cid)> {
+    source_of_copy(&mapping.name).or_else(|| {
+        let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+        let path = Path::new(name);
+        let cid = path.file_name()?.to_str()?.parse().ok()?;
+        Some((path.parent()?.parent()?.to_owned(), cid))
+    })
 }
 
 impl Ancestor {
@@ -56,20 +64,21 @@ impl Ancestor {
         let Some(plan) = mappings.iter().find(|mapping| mapping.start == window::PLAN) else {
             return Ok(None);
         };
-        let copied_from = pool_of_copy(&plan.name);
-        let is_copy = copied_from.is_some();
-        let in_pool = || plan.path().filter(|_| !plan.is_deleted());
-        let Some(path) = copied_from.or_else(in_pool) else { return Ok(None) };
+        let Some((path, cid)) = source(plan) else { return Ok(None) };
         let pool = Pool::open(&path)?;
-        let Some(extents) = pool.image_at(plan.offset)? else { return Ok(None) };
-        if is_copy {
-            let what = "the copy of an image that it maps";
-            let copy = plan.open(pid).map_err(|_| CheckpointError::Proc { pid, what })?;
-            if !pool.is_copy(&copy, &extents.extents)? {
+        let what = "the image that it maps";
+        let mapped = plan.open(pid).map_err(|_| CheckpointError::Proc { pid, what })?;
+        let file = if source_of_copy(&plan.name).is_some() {
+            let original = pool.find(cid)?;
+            if !pool.is_copy(&mapped, &original)? {
                 return Ok(None);
             }
-        }
-        let image = Image::read_at(&pool, extents)?;
+            original
+        } else {
+            let Some(file) = pool.image_of(mapped, cid)? else { return Ok(None) };
+            file
+        };
+        let image = Image::read_from(&file)?;
         let (mut segments, mut regions) = (BTreeMap::new(), Vec::new());
         for (member, process) in image.model.members.into_iter().enumerate() {
             segments.extend(process.memory.stored.segments.iter().map(|segment| {
@@ -79,7 +88,8 @@ impl Ancestor {
             regions.push(process.memory.regions);
         }
         let has_overlay = mappings.iter().any(|mapping| mapping.start == window::OVERLAY);
-        Ok(Some(Ancestor { path, pool: plan.file, has_overlay, regions, segments }))
+        let (image, mapped) = (Rc::new(file), plan.file);
+        Ok(Some(Ancestor { image, mapped, has_overlay, regions, segments }))
     }
 
     /// Whether `mapping` is farfork's own: the restorer's text, the threads' first stacks, the plan.
@@ -89,7 +99,7 @@ impl Ancestor {
 
     /// Whether `mapping` shows the parent's image.
     pub fn backs(&self, mapping: &Mapping) -> bool {
-        mapping.file == self.pool
+        mapping.file == self.mapped
     }
 
     /// Whether `mapping` shows the parent's image, and the clone's init supplies its pages. The
@@ -99,7 +109,7 @@ impl Ancestor {
         self.has_overlay && self.backs(mapping) && is_supplied
     }
 
-    /// `region`, which is mapped from `offset` of the pool, as the parent had it: cut where the
+    /// `region`, which is mapped from `offset` of the image, as the parent had it: cut where the
     /// parent's regions were, each with its backing and what never changes in a region. Where farfork
     /// watches it, advice on huge pages is the parent's, too.
     pub fn regions(&self, region: &Region, offset: u64, is_watched: bool) -> Vec<Region> {
@@ -116,7 +126,7 @@ impl Ancestor {
         pieces
     }
 
-    /// The piece from `at`, which lies at `offset` of the pool, within one segment and one region.
+    /// The piece from `at`, which lies at `offset` of the image, within one segment and one region.
     fn piece(&self, region: &Region, at: u64, offset: u64, is_watched: bool) -> Region {
         let whole = Region { start: at, backing: Backing::Anonymous, ..region.clone() };
         let segment = self.segments.range(..=offset).next_back();
@@ -150,7 +160,7 @@ impl Ancestor {
 fn backing_from(backing: &Backing, skipped: u64) -> Backing {
     match backing {
         Backing::PrivateFile(file, offset) => Backing::PrivateFile(file.clone(), offset + skipped),
-        // Files and objects that are shared are never in the pool.
+        // Files and objects that are shared are never in the image.
         Backing::Anonymous | Backing::SharedFile { .. } | Backing::Object { .. } => {
             Backing::Anonymous
         }

@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use farfork_image::compile::{self, tree::Misplaced};
 use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
-use farfork_pool::{Extent, ImageWriter};
 
 use crate::copy::{self, Progress};
 use crate::descriptors::{KeptConnections, TreeDescriptors};
@@ -171,14 +170,9 @@ fn members(
 }
 
 impl Collected {
-    /// Copies all memory to where the model has it in the chunks of `extents`. Returns the bytes
+    /// Copies all memory to where the model has it in `data`, the chunks of its image. Returns the bytes
     /// copied.
-    pub fn copy(
-        &self,
-        writer: &mut ImageWriter<'_>,
-        extents: &[Extent],
-        progress: Progress<'_>,
-    ) -> Result<u64, CheckpointError> {
+    pub fn copy(&self, data: &mut [u8], progress: Progress<'_>) -> Result<u64, CheckpointError> {
         let runs = self.memories.iter().flat_map(|pages| &pages.runs);
         let all = runs.map(|(start, end)| end - start).sum();
         let mut copied = 0;
@@ -186,9 +180,9 @@ impl Collected {
             let segments = &self.model.members[*member].memory.stored.segments;
             let before = copied;
             let report = &mut |done, _| progress(before + done, all);
-            copied += copy::copy(*pid, image_pages, runs, segments, writer, extents, report)?;
+            copied += copy::copy(*pid, image_pages, runs, segments, data, report)?;
         }
         let root = self.memories.first().map_or(0, |pages| pages.pid);
-        Ok(copied + self.shared.copy(root, &self.model.content.segments, writer, extents)?)
+        Ok(copied + self.shared.copy(root, &self.model.content.segments, data)?)
     }
 }

@@ -3,10 +3,8 @@
 //! processors.
 
 use std::fs::File;
-use std::ops::Range;
 
 use farfork_image::model::Segment;
-use farfork_pool::{Extent, ImageWriter};
 use farfork_sys::memory;
 
 use crate::error::{CheckpointError, doing};
@@ -19,34 +17,28 @@ const REPORT_BYTES: usize = 64 << 20;
 /// Called with the bytes copied and the bytes to copy in all. The process is stopped meanwhile.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
-/// Copies `runs` of a process to where `segments` have them in the chunks of `extents`.
-/// `image_pages` are read from the pool. Returns the bytes copied.
+/// Copies `runs` of a process to where `segments` have them in `data`, the chunks of an image.
+/// `image_pages` are read from the image that the process is a clone of. Returns the bytes copied.
 pub fn copy(
     pid: i32,
     image_pages: &ImageBackedPages,
     runs: &[Run],
     segments: &[Segment],
-    writer: &mut ImageWriter<'_>,
-    extents: &[Extent],
+    data: &mut [u8],
     progress: Progress<'_>,
 ) -> Result<u64, CheckpointError> {
     let mem = File::open(format!("/proc/{pid}/mem"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory" })?;
     let all = runs.iter().map(|(start, end)| end - start).sum();
-    let (mut first, mut copied) = (0, 0);
-    for extent in extents {
-        let places = first..first + extent.bytes();
-        let bytes = writer.bytes_mut(*extent);
-        for (start, end, at) in placed(runs, segments, &places) {
-            let to = &mut bytes[at..at + (end - start) as usize];
-            for (index, part) in to.chunks_mut(REPORT_BYTES).enumerate() {
-                let from = start + (index * REPORT_BYTES) as u64;
-                read(pid, &mem, image_pages, from, part)?;
-                copied += part.len() as u64;
-                progress(copied, all);
-            }
+    let mut copied = 0;
+    for (start, end, at) in placed(runs, segments) {
+        let to = &mut data[at..at + (end - start) as usize];
+        for (index, part) in to.chunks_mut(REPORT_BYTES).enumerate() {
+            let from = start + (index * REPORT_BYTES) as u64;
+            read(pid, &mem, image_pages, from, part)?;
+            copied += part.len() as u64;
+            progress(copied, all);
         }
-        first = places.end;
     }
     Ok(copied)
 }
@@ -59,10 +51,10 @@ fn read(
     to: &mut [u8],
 ) -> Result<(), CheckpointError> {
     let mut rest = to;
-    for ((start, end), in_pool) in image_pages.pieces(from, from + rest.len() as u64)? {
+    for ((start, end), in_image) in image_pages.pieces(from, from + rest.len() as u64) {
         let (part, after) = rest.split_at_mut((end - start) as usize);
-        match in_pool {
-            Some(bytes) => part.copy_from_slice(bytes),
+        match in_image {
+            Some(offset) => image_pages.read(offset, part)?,
             None => {
                 memory::read_exact(pid, mem, start, part).map_err(doing(pid, "read the memory"))?;
             }
@@ -72,16 +64,16 @@ fn read(
     Ok(())
 }
 
-/// Cuts `runs` where segments begin and end, as far as these lie in `places` of the image: start,
-/// end, and offset among the bytes there. What follows each other in both is not cut apart.
-pub fn placed(runs: &[Run], segments: &[Segment], places: &Range<u64>) -> Vec<(u64, u64, usize)> {
+/// Cuts `runs` where segments begin and end: start, end, and offset in the chunks of the image. What
+/// follows each other in both is not cut apart.
+pub fn placed(runs: &[Run], segments: &[Segment]) -> Vec<(u64, u64, usize)> {
     let mut parts: Vec<(u64, u64, usize)> = Vec::new();
     let mut next = 0;
-    for segment in segments.iter().filter(|segment| places.contains(&segment.place)) {
+    for segment in segments {
         next += runs[next..].partition_point(|run| run.1 <= segment.address);
         for run in runs[next..].iter().take_while(|run| run.0 < segment.end()) {
             let (from, to) = (run.0.max(segment.address), run.1.min(segment.end()));
-            let at = (segment.place + (from - segment.address) - places.start) as usize;
+            let at = (segment.place + (from - segment.address)) as usize;
             match parts.last_mut() {
                 Some(last) if last.1 == from && last.2 + (from - last.0) as usize == at => {
                     last.1 = to;
@@ -111,23 +103,14 @@ mod tests {
         let runs = [(4 * C + 4096, 5 * C + 8192), (9 * C, 9 * C + 4096)];
         let size = C as usize;
         assert_eq!(
-            placed(&runs, &segments, &(0..3 * C)),
+            placed(&runs, &segments),
             [(4 * C + 4096, 5 * C + 8192, 4096), (9 * C, 9 * C + 4096, 2 * size + 4096)]
-        );
-        // In two extents.
-        assert_eq!(placed(&runs, &segments, &(0..C)), [(4 * C + 4096, 5 * C, 4096)]);
-        assert_eq!(
-            placed(&runs, &segments, &(C..3 * C)),
-            [(5 * C, 5 * C + 8192, 0), (9 * C, 9 * C + 4096, size + 4096)]
         );
     }
 
     #[test]
     fn a_run_that_reaches_beyond_its_segments_is_cut() {
         let segments = [segment(4 * C, 4096, 8192)];
-        assert_eq!(
-            placed(&[(3 * C, 4 * C + 8192)], &segments, &(0..C)),
-            [(4 * C, 4 * C + 4096, 8192)]
-        );
+        assert_eq!(placed(&[(3 * C, 4 * C + 8192)], &segments), [(4 * C, 4 * C + 4096, 8192)]);
     }
 }

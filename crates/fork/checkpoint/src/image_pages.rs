@@ -2,11 +2,12 @@
 //!
 //! To read them from the process would map them there. A profile would then count them as accessed
 //! by the program; a clone whose pages are supplied one by one would get copies of all. They are
-//! read from the pool that the clone maps.
+//! read from the image that the clone maps.
 
 use std::fs::File;
+use std::rc::Rc;
 
-use farfork_pool::Pool;
+use farfork_pool::ImageFile;
 use farfork_sys::memory::{PAGE_FILE, pages_with_content};
 
 use crate::ancestor::Ancestor;
@@ -15,14 +16,14 @@ use crate::maps::Mapping;
 use crate::memory::is_profiled;
 use crate::runs::Run;
 
-/// A run of a process's memory, and its bytes in the pool if it is mapped from there.
-pub type Piece<'p> = (Run, Option<&'p [u8]>);
+/// A run of a process's memory, and where in the image it is mapped from, if it is.
+pub type Piece = (Run, Option<u64>);
 
 /// Where a clone maps its image and the mapping is profiled, or its pages are supplied one by one.
 #[derive(Default)]
 pub struct ImageBackedPages {
-    pool: Option<Pool>,
-    /// First address, address after the last, offset in the pool; in address order.
+    image: Option<Rc<ImageFile>>,
+    /// First address, address after the last, offset in the image; in address order.
     runs: Vec<(u64, u64, u64)>,
 }
 
@@ -42,7 +43,7 @@ impl ImageBackedPages {
             return Ok(ImageBackedPages::default());
         }
         let mut image_pages =
-            ImageBackedPages { pool: Some(Pool::open(&ancestor.path)?), runs: Vec::new() };
+            ImageBackedPages { image: Some(Rc::clone(&ancestor.image)), runs: Vec::new() };
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
         for mapping in found {
@@ -65,8 +66,16 @@ impl ImageBackedPages {
         }
     }
 
-    /// The pieces of `start..end`, and what the pool has of each.
-    pub fn pieces(&self, start: u64, end: u64) -> Result<Vec<Piece<'_>>, CheckpointError> {
+    /// Reads what the image has at `offset`.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), CheckpointError> {
+        match &self.image {
+            Some(image) => Ok(image.read_to(offset, to)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The pieces of `start..end`, and where the image has each.
+    pub fn pieces(&self, start: u64, end: u64) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = start;
         let first = self.runs.partition_point(|run| run.1 <= start);
@@ -74,13 +83,11 @@ impl ImageBackedPages {
             let (from, to, offset) =
                 (start.max(*from), end.min(*to), offset + (start.max(*from) - from));
             pieces.extend((at < from).then_some(((at, from), None)));
-            if let Some(pool) = &self.pool {
-                pieces.push(((from, to), Some(pool.bytes(offset, to - from)?)));
-            }
+            pieces.push(((from, to), Some(offset)));
             at = to;
         }
         pieces.extend((at < end).then_some(((at, end), None)));
-        Ok(pieces)
+        pieces
     }
 }
 

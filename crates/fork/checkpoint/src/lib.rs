@@ -157,17 +157,18 @@ fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Checkpoints `target` into `pool`, by these `options`. `progress` is called with the bytes copied
-/// and the bytes to copy, and must not block.
+/// Checkpoints `target` into `pool`, by these `options`; the image counts towards what `user` may have
+/// there. `progress` is called with the bytes copied and the bytes to copy, and must not block.
 pub fn checkpoint(
     pool: &Pool,
+    user: Option<&str>,
     target: Target,
     options: CheckpointOptions,
     progress: Progress<'_>,
 ) -> Result<Checkpoint, CheckpointError> {
     let begun = Instant::now();
     tree::look_at(target)?;
-    let reserved = reserve(pool, target);
+    let reserved = reserve(pool, user, target);
     let stopped = stop(target).map_err(diagnose::explain_frozen)?;
     let mut refusals = Refusals::new(target.pid());
     let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
@@ -177,12 +178,11 @@ pub fn checkpoint(
     };
     let mut draft = match reserved {
         Some(draft) => draft,
-        None => Draft::begin(pool)?,
+        None => Draft::begin(pool, user)?,
     };
     draft.fit(&collected.model)?;
     let copy_begun = Instant::now();
-    let (writer, extents) = draft.room();
-    let copied_bytes = collected.copy(writer, extents, progress)?;
+    let copied_bytes = collected.copy(draft.data(), progress)?;
     let copying = copy_begun.elapsed();
     // Processes that are to be killed stay stopped: what they did after the copy would be lost.
     let frozen = stopped.since().elapsed();
@@ -210,9 +210,9 @@ pub fn checkpoint(
 
 /// Takes and clears room for the processes as they are now, while they go on running. Without room,
 /// or without an estimate, this is done later, while they are stopped.
-fn reserve(pool: &Pool, target: Target) -> Option<Draft<'_>> {
+fn reserve<'p>(pool: &'p Pool, user: Option<&str>, target: Target) -> Option<Draft<'p>> {
     let chunks = estimate::chunks(target).ok().flatten()?;
-    let mut draft = Draft::begin(pool).ok()?;
-    draft.reserve(chunks).ok()?;
+    let mut draft = Draft::begin(pool, user).ok()?;
+    draft.reserve(chunks.into()).ok()?;
     Some(draft)
 }

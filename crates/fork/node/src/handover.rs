@@ -33,10 +33,10 @@ impl Handover<'_> {
         let Handover { image, pin, overlay, request, externals } = self;
         let overlay_bytes = overlay.as_ref().map_or(0, |overlay| overlay.bytes);
         let request = Request { overlay_bytes, ..request };
-        let pool = image.attached.pool();
+        let mapped = image.attached.copy().map_or(pin.file().as_fd(), AsFd::as_fd);
         let fds = RequestFds {
-            pool: pool.as_fd(),
-            pin: pin.lock().unwrap_or(pool).as_fd(),
+            image: mapped,
+            pin: pin.lock().map_or(mapped, AsFd::as_fd),
             overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
             externals,
         };

@@ -1,7 +1,7 @@
 //! Pools and images that this node uses, and their pins.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
 use farfork_pages::overlay::{OverlayKind, Start};
-use farfork_pool::{Epochs, ImageExtents, ImageSlot, NodeRow, PageBits, PinFile, Pool, PoolError};
+use farfork_pool::{Epochs, ImageFile, ImageId, NodeRow, PageBits, PinFile, Pool, PoolError};
 use farfork_restore::{AttachedImage, ImageSource, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
@@ -76,27 +76,27 @@ pub struct NodeImage {
     used: Mutex<Option<Instant>>,
 }
 
-/// Keeps an image in the pool: held by a clone that lives or is being started.
+/// An image in use: held by a clone that lives or is being started.
 #[derive(Debug)]
 pub struct Pin {
     pool: Arc<NodePool>,
-    cid: Cid,
-    slot: ImageSlot,
+    file: ImageFile,
     lock: Option<Arc<OwnedFd>>,
 }
 
 /// Locks that pins of this agent hold, one for all clones of an image: at each lock and close of the file
 /// the kernel walks over all its locks.
 #[derive(Debug, Default)]
-struct PinLocks(HashMap<ImageSlot, Weak<OwnedFd>>);
+struct PinLocks(HashMap<Cid, Weak<OwnedFd>>);
 
 impl PinLocks {
-    fn lock(&mut self, pins: &PinFile, slot: ImageSlot) -> Result<Arc<OwnedFd>, PoolError> {
-        if let Some(lock) = self.0.get(&slot).and_then(Weak::upgrade) {
+    fn lock(&mut self, pins: &PinFile, cid: Cid) -> Result<Arc<OwnedFd>, PoolError> {
+        if let Some(lock) = self.0.get(&cid).and_then(Weak::upgrade) {
             return Ok(lock);
         }
-        let lock = Arc::new(pins.hold(slot)?);
-        self.0.insert(slot, Arc::downgrade(&lock));
+        self.0.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::new(pins.hold(cid)?);
+        self.0.insert(cid, Arc::downgrade(&lock));
         Ok(lock)
     }
 }
@@ -131,7 +131,7 @@ impl Images {
         for pool in pools {
             let _pinning = locked(&pool.pinning);
             // A pool that is gone has nothing to be let go of.
-            let _ = pool.pool.reconcile(pool.row.slot(), &pool.pins);
+            let _ = pool.pool.reconcile(&pool.row, &pool.pins);
         }
     }
 
@@ -152,8 +152,7 @@ impl Images {
 impl NodePool {
     fn open(path: &Path, node: &str, copies: bool) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;
-        let maps_pool = pool.medium().maps_privately() && !copies;
-        let source = if maps_pool { ImageSource::Pool } else { ImageSource::Copy };
+        let source = if copies { ImageSource::Copy } else { ImageSource::Pool };
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let directory = paths::pins(node);
         // A directory that cannot be made shows as an error of the file in it.
@@ -161,7 +160,7 @@ impl NodePool {
         let pins = PinFile::open(&directory.join(paths::pool_name(&pool)))?;
         let row = pool.register_node(node, &pins)?;
         // An agent before this one may have died with clones that ended since.
-        pool.reconcile(row.slot(), &pins)?;
+        pool.reconcile(&row, &pins)?;
         let (images, reading) = (Mutex::default(), Mutex::default());
         let (pinning, noting) = (Mutex::default(), Mutex::default());
         Ok(NodePool { pool, row, pins, file, images, source, reading, pinning, noting })
@@ -186,19 +185,17 @@ impl NodePool {
         epochs: Epochs,
         observed: &Observed,
     ) -> Result<(), NodeError> {
-        // The clone may end meanwhile.
-        let (_, _pin) = self.pin(cid)?;
         let bits = PageBits::from(&observed.access());
         let _noting = locked(&self.noting);
-        Ok(self.pool.add_access(self.row.slot(), cid, epochs, &bits)?)
+        Ok(self.pool.add_access(self.row.id(), cid, epochs, &bits)?)
     }
 
     /// Pins `cid` and reads it, unless it was read before.
     pub fn attach(self: &Arc<Self>, cid: Cid) -> Result<(Arc<NodeImage>, Pin), NodeError> {
-        let (extents, pin) = self.pin(cid)?;
-        let image = match self.known(&extents) {
+        let pin = self.pin(cid)?;
+        let image = match self.known(&pin.file.id) {
             Some(image) => image,
-            None => self.read(&extents)?,
+            None => self.read(&pin.file)?,
         };
         image.check_files(cid)?;
         Ok((image, pin))
@@ -209,25 +206,24 @@ impl NodePool {
         locked(&self.images).remove(&cid);
     }
 
-    /// An image that was removed and imported again has its id, but lies elsewhere.
-    fn known(&self, extents: &ImageExtents) -> Option<Arc<NodeImage>> {
-        let known = locked(&self.images).get(&extents.cid).cloned();
-        known.filter(|known| known.attached.image.extents == *extents)
+    /// What was read of an image, if its file is still the same.
+    fn known(&self, id: &ImageId) -> Option<Arc<NodeImage>> {
+        let known = locked(&self.images).get(&id.cid).cloned();
+        known.filter(|known| known.attached.image.id == *id)
     }
 
-    fn read(&self, extents: &ImageExtents) -> Result<Arc<NodeImage>, NodeError> {
+    fn read(&self, file: &ImageFile) -> Result<Arc<NodeImage>, NodeError> {
         let _reading = locked(&self.reading);
-        if let Some(image) = self.known(extents) {
+        if let Some(image) = self.known(&file.id) {
             return Ok(image);
         }
-        let cid = extents.cid;
+        let (cid, bytes) = (file.id.cid, file.id.bytes);
         if self.source == ImageSource::Copy {
-            let bytes = extents.extents.iter().map(|run| run.bytes()).sum();
             if !self.make_room(bytes) {
                 return Err(NodeError::NoRoomForCopy { cid, bytes });
             }
         }
-        let attached = attach(&self.pool, cid, self.source)?;
+        let attached = attach(&self.pool, file, self.source)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
         let epoch = Mutex::default();
@@ -247,15 +243,15 @@ impl NodePool {
     fn drop_idle_copies(&self) {
         if self.source == ImageSource::Copy {
             self.drop_copies_but(|image| {
-                let own = &image.attached.image.extents;
-                image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now == *own)
+                let own = &image.attached.image.id;
+                image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now.id == *own)
             });
         }
     }
 
     /// Drops copies that no clone maps, except for those that `keeps` keeps.
     fn drop_copies_but(&self, keeps: impl Fn(&NodeImage) -> bool) {
-        let is_held = |image: &NodeImage| self.pins.is_held(image.attached.image.extents.slot);
+        let is_held = |image: &NodeImage| self.pins.is_held(image.attached.image.id.cid);
         locked(&self.images).retain(|_, image| {
             keeps(image) || Arc::strong_count(image) > 1 || is_held(image).unwrap_or(true)
         });
@@ -272,20 +268,19 @@ impl NodePool {
         has_room()
     }
 
-    fn pin(self: &Arc<Self>, cid: Cid) -> Result<(ImageExtents, Pin), NodeError> {
-        // PinLocks against `unpin`, which looks whether it drops the last lock.
+    fn pin(self: &Arc<Self>, cid: Cid) -> Result<Pin, NodeError> {
+        // Against `unpin`, which looks whether it drops the last lock.
         let mut locks = locked(&self.pinning);
-        self.pool.pin(self.row.slot(), cid)?;
-        let extents = self.pool.find(cid)?;
-        let slot = extents.slot;
-        let lock = Some(locks.lock(&self.pins, slot)?);
-        Ok((extents, Pin { pool: Arc::clone(self), cid, slot, lock }))
+        self.pool.pin(&self.row, cid)?;
+        let file = self.pool.find(cid)?;
+        let lock = Some(locks.lock(&self.pins, cid)?);
+        Ok(Pin { pool: Arc::clone(self), file, lock })
     }
 
-    fn unpin(&self, cid: Cid, slot: ImageSlot) -> Result<(), NodeError> {
+    fn unpin(&self, cid: Cid) -> Result<(), NodeError> {
         let _pinning = locked(&self.pinning);
-        if !self.pins.is_held(slot)? {
-            self.pool.unpin(self.row.slot(), cid)?;
+        if !self.pins.is_held(cid)? {
+            self.pool.unpin(&self.row, cid)?;
         }
         Ok(())
     }
@@ -308,7 +303,7 @@ impl NodeImage {
     /// # Errors
     /// The pool has no room for the table, or the image was removed.
     pub fn forget_accessed(&self, pool: &Pool, after: Duration) -> Result<(), PoolError> {
-        let cid = self.attached.image.extents.cid;
+        let cid = self.attached.image.id.cid;
         let mut known = locked(&self.epoch);
         let now = pool.epochs(cid)?.accessed;
         let (_, since) = *known.get_or_insert((now, Instant::now()));
@@ -391,6 +386,11 @@ impl Pin {
         &self.pool.pool
     }
 
+    /// The file of the image.
+    pub fn file(&self) -> &File {
+        self.file.file()
+    }
+
     /// The lock that init and clone hold too.
     pub fn lock(&self) -> Option<&OwnedFd> {
         self.lock.as_deref()
@@ -400,7 +400,7 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         drop(self.lock.take());
-        // A pin word that stays is cleared by the next agent, or by `pool check`.
-        let _ = self.pool.unpin(self.cid, self.slot);
+        // A pin that stays is cleared by the next agent, or by `pool check`.
+        let _ = self.pool.unpin(self.file.id.cid);
     }
 }

@@ -27,7 +27,7 @@ pub fn clear_pins(pool: &Pool) -> Result<Vec<(String, usize)>, NodeError> {
         let Ok(_lock) = lock::take(&paths::socket(&node)) else { continue };
         let pins = PinFile::open(&pins)?;
         let Some(row) = pool.row_of(&node, &pins)? else { continue };
-        let count = pool.reconcile(row.slot(), &pins)?.len();
+        let count = pool.reconcile(&row, &pins)?.len();
         if count > 0 {
             cleared.push((node, count));
         }

@@ -95,7 +95,7 @@ impl Overlays {
             return Ok(known.overlay.clone());
         }
         // Side tables that cannot be read, as of a removed image, only make clones slower.
-        let cid = image.extents.cid;
+        let cid = image.id.cid;
         let version = pool.access_version(cid).unwrap_or(0);
         let looked = Instant::now();
         if let Some(known) = all.get_mut(&kind).filter(|known| known.version == version) {

@@ -19,14 +19,15 @@ use std::time::{Duration, Instant};
 use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::{Observed, Touched};
-use farfork_pool::{Epochs, Medium, Pool, PoolError};
+use farfork_pool::{Epochs, Medium};
 use farfork_restore::AttachedImage;
 use farfork_sys::memory::{PAGE_FILE, PageRun, pages_with_content, watched_pages};
 use farfork_sys::proc;
 use farfork_sys::status::Status;
 use farfork_types::{Cid, PAGE_BYTES};
+use memmap2::{Advice, MmapOptions};
 
-use crate::images::NodePool;
+use crate::images::{NodePool, Pin};
 use crate::sync::locked;
 
 /// When a clone is first looked at, and by how much the intervals grow.
@@ -78,18 +79,21 @@ impl Watched {
     }
 }
 
-/// Whether the kernel reports which pages of the pool were only read. Before Linux 6.15 it does not
-/// report read pages of a DAX file system as pages of a file. This process reads a page of the image and
+/// Whether the kernel reports which pages of the image were only read. Before Linux 6.15 it does not
+/// report read pages of a DAX file system as pages of a file. This process maps a page of the image and
 /// looks how the kernel reports it.
 ///
 /// # Errors
-/// [`PoolError`]: the image cannot be read.
-pub fn are_read_pages_reported(pool: &Pool, attached: &AttachedImage) -> Result<bool, PoolError> {
+/// The image cannot be mapped.
+pub fn are_read_pages_reported(pin: &Pin, attached: &AttachedImage) -> io::Result<bool> {
     if attached.medium != Medium::Dax {
         return Ok(true);
     }
-    let page = pool.bytes(attached.image.plan_offset, PAGE_BYTES)?;
-    std::hint::black_box(page.iter().fold(0, |all, byte| all | byte));
+    let place = attached.image.plan_offset;
+    let page =
+        MmapOptions::new().offset(place).len(PAGE_BYTES as usize).map_raw_read_only(pin.file())?;
+    // Maps it without reading: a file that is shorter than it was is an error then, no signal.
+    page.advise(Advice::PopulateRead)?;
     let start = page.as_ptr() as u64;
     let look = || pages_with_content(&File::open("/proc/self/pagemap")?, start, start + PAGE_BYTES);
     let is_file = |run: &PageRun| run.categories & PAGE_FILE != 0;

@@ -90,7 +90,7 @@ pub fn promote(
     // The threads that serve the clone's requests come first.
     let _no_preemption = NoPreemption::begin();
     let read = &image.attached.image;
-    let (device, inode) = image.attached.pool_file();
+    let (device, inode) = image.attached.mapped_file();
     let mut sum = Promoted::default();
     for (pid, member) in members_of(pid, &read.model) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_plan::protocol::{PidMode, Request};
-use farfork_pool::Pool;
 use farfork_restore::{Event, PeerEnd, RequestFds, Started, Template};
 use farfork_sys::words;
 use farfork_types::wire::{Reply, RestoreCall, Running};
@@ -78,13 +77,13 @@ impl Node {
             None => false,
         };
         // A clone that waits in its ghost already cannot be profiled.
-        let is_watched = !is_made && self.is_watched(call, &image, pool.pool())?;
+        let is_watched = !is_made && self.is_watched(call, &image, &pin)?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
         let StartingClone { started, container, _pin, _peer_end, warnings, tiering } =
             self.spawn(channel, call, &image, is_watched, &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
-        let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
+        let plan = &read.plan;
         let followed = await_running(channel, call, &started, plan).and_then(|arrived| {
             let followed = self.registry.follow(arrived.pid, &started);
             let words = |error| format!("cannot watch the clone: {}", words::of(&error));
@@ -122,8 +121,9 @@ impl Node {
         &self,
         call: &RestoreCall,
         image: &NodeImage,
-        pool: &Pool,
+        pin: &Pin,
     ) -> Result<bool, NodeError> {
+        let pool = pin.pool();
         let tiering = call.tiering;
         if call.profile && tiering != Tiering::Mow {
             return Err(NodeError::ProfileTiering { tiering });
@@ -137,7 +137,8 @@ impl Node {
         if !(call.profile || takes_turns && is_its_turn()) {
             return Ok(false);
         }
-        let is_reported = profile::are_read_pages_reported(pool, &image.attached)?;
+        let is_reported = profile::are_read_pages_reported(pin, &image.attached)
+            .map_err(|source| NodeError::Overlay { source })?;
         if call.profile && !is_reported {
             return Err(NodeError::ProfileMedium { pool: pool.path().to_owned() });
         }
@@ -174,7 +175,7 @@ impl Node {
     ) -> Result<StartingClone, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
-        let cid = image.attached.image.extents.cid;
+        let cid = image.attached.image.id.cid;
         let tiering = if is_watched { Tiering::Mow } else { call.tiering };
         let kind = OverlayKind { tiering, start: Start::AtOnce };
         let overlay = |headroom: &MemoryHeadroom| match is_watched {

@@ -50,7 +50,7 @@ impl Node {
         if let Some(own) = &self.own_ids {
             own.check(&call.cid, &read.model)?;
         }
-        let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
+        let plan = &read.plan;
         let outline = Outline::from_plan(plan);
         let bytes = outline.copied_bytes;
         if !self.headroom.has(bytes) || !headroom::machine_has(bytes) {

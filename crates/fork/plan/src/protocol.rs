@@ -3,8 +3,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Slot of the pool's descriptor in every plan.
-pub const SLOT_POOL: u8 = 0;
+/// Slot of the descriptor of the image's file in every plan.
+pub const SLOT_IMAGE: u8 = 0;
 /// Slot of the first external descriptor; the others follow, then the plan's own.
 pub const SLOT_EXTERNAL: u8 = 1;
 /// Numbers of descriptors that the restorer needs for itself, at the start of its run.
@@ -33,10 +33,10 @@ pub struct Request {
     pub pid_mode: u32,
     /// Number of external descriptors, which come last.
     pub external_count: u32,
-    /// Device (major, minor as `makedev`) and inode of the pool, as `/proc/PID/maps` shows them.
-    pub pool_device: u64,
-    /// See `pool_device`.
-    pub pool_inode: u64,
+    /// Device (major, minor as `makedev`) and inode of the image, as `/proc/PID/maps` shows them.
+    pub image_device: u64,
+    /// See `image_device`.
+    pub image_inode: u64,
     /// 1 if the clone has the right groups already and may not set any: its agent is not root.
     pub keeps_groups: u32,
     /// 1 if the clone gets a time namespace, whose offsets are `clocks_ns`.

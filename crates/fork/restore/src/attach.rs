@@ -1,5 +1,6 @@
 //! What a node does once per image before its first clone: read it, check that it fits.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -8,8 +9,7 @@ use farfork_image::format::Image;
 use farfork_image::model::Offsets;
 use farfork_image::{clocks, machine};
 use farfork_plan::protocol::{PidMode, Request};
-use farfork_pool::{Medium, Pool};
-use farfork_types::Cid;
+use farfork_pool::{ImageFile, Medium, Pool};
 
 use crate::error::RestoreError;
 
@@ -20,9 +20,11 @@ pub struct AttachedImage {
     pub image: Image,
     /// What its clones map lies on.
     pub medium: Medium,
-    pool: OwnedFd,
-    pool_device: u64,
-    pool_inode: u64,
+    /// The copy that its clones map instead of its own file.
+    copy: Option<OwnedFd>,
+    /// Device and inode of what they map.
+    device: u64,
+    inode: u64,
     clocks: Option<Shift>,
 }
 
@@ -37,36 +39,40 @@ struct Shift {
 /// What clones of an image map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageSource {
-    /// The pool.
+    /// The image itself, in the pool.
     Pool,
     /// A copy of the image in this machine's memory, which is made first.
     Copy,
 }
 
-/// Reads and checks the image `cid` for use on this machine.
-pub fn attach(pool: &Pool, cid: Cid, source: ImageSource) -> Result<AttachedImage, RestoreError> {
-    let image = Image::read(pool, cid)?;
+/// Reads and checks the image in `file` for use on this machine.
+pub fn attach(
+    pool: &Pool,
+    file: &ImageFile,
+    source: ImageSource,
+) -> Result<AttachedImage, RestoreError> {
+    let image = Image::read_from(file)?;
+    let cid = file.id.cid;
     if let Some(reason) = machine::obstacle(&image.model.made_on, machine::this()) {
         return Err(RestoreError::Incompatible { cid, reason });
     }
-    let (mapped, medium) = match source {
-        ImageSource::Pool => (pool.open_read_only()?, pool.medium()),
-        ImageSource::Copy => (pool.copy(&image.extents.extents)?, Medium::Tmpfs),
+    let (copy, medium) = match source {
+        ImageSource::Pool => (None, pool.medium()),
+        ImageSource::Copy => (Some(File::from(pool.copy(file)?)), Medium::Tmpfs),
     };
-    let file = std::fs::File::from(mapped);
-    let metadata = file
-        .metadata()
-        .map_err(|source| RestoreError::Restorer { doing: "look at the pool file", source })?;
-    let device = metadata.dev();
+    let mapped = copy.as_ref().unwrap_or(file.file()).metadata();
+    let mapped =
+        mapped.map_err(|source| RestoreError::Restorer { doing: "look at the image", source })?;
+    let device = mapped.dev();
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     let clocks = shift(&image)?;
     Ok(AttachedImage {
         image,
         medium,
         clocks,
-        pool: file.into(),
-        pool_device: major << 32 | minor,
-        pool_inode: metadata.ino(),
+        copy: copy.map(OwnedFd::from),
+        device: major << 32 | minor,
+        inode: mapped.ino(),
     })
 }
 
@@ -79,14 +85,14 @@ fn shift(image: &Image) -> Result<Option<Shift>, RestoreError> {
 }
 
 impl AttachedImage {
-    /// The file that clones map: the pool, open for reading only, or a sealed copy.
-    pub fn pool(&self) -> &OwnedFd {
-        &self.pool
+    /// The copy that clones map, if they do not map the image itself.
+    pub fn copy(&self) -> Option<&OwnedFd> {
+        self.copy.as_ref()
     }
 
-    /// Device and inode of that file, as in the request.
-    pub fn pool_file(&self) -> (u64, u64) {
-        (self.pool_device, self.pool_inode)
+    /// Device and inode of what clones map, as in the request.
+    pub fn mapped_file(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     /// The request that makes a clone which waits before its last steps, in a namespace of its own.
@@ -102,8 +108,8 @@ impl AttachedImage {
             plan_bytes: self.image.plan_bytes,
             pid_mode: mode as u32,
             external_count: external_count as u32,
-            pool_device: self.pool_device,
-            pool_inode: self.pool_inode,
+            image_device: self.device,
+            image_inode: self.inode,
             keeps_groups: keeps_groups.into(),
             ..Request::default()
         };

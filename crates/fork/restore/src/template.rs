@@ -81,8 +81,8 @@ struct PreforkedInit {
 /// Descriptors that go with a [`Request`].
 #[derive(Clone, Copy, Debug)]
 pub struct RequestFds<'a> {
-    /// The pool.
-    pub pool: BorrowedFd<'a>,
+    /// The image, or a copy of it.
+    pub image: BorrowedFd<'a>,
     /// What keeps the image as long as a process of the clone has it mapped.
     pub pin: BorrowedFd<'a>,
     /// The overlay, if the request has one.
@@ -152,7 +152,7 @@ pub(crate) fn send_request(
     let (status, theirs) = packet_pair()?;
     setsockopt(&status, sockopt::PassCred, &true)
         .map_err(|errno| failed("make a socket for the restorer")(errno.into()))?;
-    let mut numbers = vec![fds.pool.as_raw_fd(), theirs.as_raw_fd(), fds.pin.as_raw_fd()];
+    let mut numbers = vec![fds.image.as_raw_fd(), theirs.as_raw_fd(), fds.pin.as_raw_fd()];
     numbers.extend(fds.overlay.map(|overlay| overlay.as_raw_fd()));
     numbers.extend(fds.externals.iter().map(AsRawFd::as_raw_fd));
     send(control, request, &numbers)?;

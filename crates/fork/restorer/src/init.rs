@@ -1,7 +1,7 @@
 //! The init of a clone's container: makes the container, forks the clone in it, and stays as its
 //! reaper and supervisor.
 
-use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_POOL};
+use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_IMAGE};
 use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
@@ -81,7 +81,7 @@ fn prepare(start: &InitInput<'_>, pool: i32, shared: &mut Shared) -> Result<Supe
     let clone_fds = CloneFds::collect(request, shared);
     let pid = start_process(plan, shared).map_err(|errno| Failure::new(What::Process, errno))?;
     if let Some(ends) = pager {
-        pager::start(shared.slots.get(SLOT_POOL.into()), ends).map_err(|errno| {
+        pager::start(shared.slots.get(SLOT_IMAGE.into()), ends).map_err(|errno| {
             // SAFETY: ends the clone, which no namespace may do.
             let _ = unsafe { syscall(k::__NR_kill, [pid, u64::from(k::SIGKILL)]) };
             Failure::new(What::Pages, errno)
@@ -130,7 +130,7 @@ fn keep_descriptors(
     for (index, fd) in fds.iter().enumerate() {
         let kept = call::duplicate_above(*fd, spare)?;
         match index {
-            0 => shared.slots.set(SLOT_POOL, kept),
+            0 => shared.slots.set(SLOT_IMAGE, kept),
             1 => shared.status_fd = kept,
             2 => hold_pin(kept)?,
             _ if index < first_external => overlay::map(kept, request.overlay_bytes)?,
@@ -165,7 +165,7 @@ impl CloneFds {
         let mut clone_fds = CloneFds { fds: [-1; MAX_REQUEST_FDS], count: 0 };
         let externals =
             (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
-        let slots = externals.chain([u64::from(SLOT_POOL)]).map(|slot| shared.slots.get(slot));
+        let slots = externals.chain([u64::from(SLOT_IMAGE)]).map(|slot| shared.slots.get(slot));
         let all = slots.filter(|fd| *fd >= 0).chain(shared.wake_fd);
         for (place, fd) in clone_fds.fds.iter_mut().zip(all) {
             *place = fd;

@@ -12,7 +12,7 @@
 //! before any of the parent's code runs.
 
 use farfork_plan::protocol::{
-    SLOT_EXTERNAL, SLOT_POOL, Status, StatusKind, VERSION, Wake, WakeKind,
+    SLOT_EXTERNAL, SLOT_IMAGE, Status, StatusKind, VERSION, Wake, WakeKind,
 };
 use farfork_plan::{MemberPlan, Op, ThreadPlan, What, nr, window};
 use linux_raw_sys::{general as k, prctl};
@@ -107,7 +107,7 @@ pub fn for_start(socket: i32, shared: &mut Shared, mut rest: RemainingOps) -> Re
     fetch_plan();
     touch_vdso();
     // Nothing is read from the pool after this.
-    shared.slots.close(SLOT_POOL);
+    shared.slots.close(SLOT_IMAGE);
     rest.begin(&mut shared.slots)?;
     let waits = Status { kind: StatusKind::Waits as u32, ..Status::default() };
     if call::send(shared.status_fd, &waits).is_err() {

@@ -14,7 +14,7 @@
 use farfork_sys::words;
 use std::io::{self, Read, Write};
 
-use farfork_pool::{Held, PageBits, Pool};
+use farfork_pool::{Held, ImageFile, PageBits, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use zstd::bulk::{Compressor, Decompressor};
@@ -116,38 +116,37 @@ const _: () = {
     assert!(size_of::<End>() == 16);
 };
 
-/// Writes `image` of `pool`, chunks verified.
+/// Writes `image`, which lies in `file` of `pool`, chunks verified.
 ///
 /// # Errors
 /// [`ArchiveError::Io`]; [`ArchiveError::Image`] if the image is damaged, or was removed meanwhile.
 pub fn write(
     pool: &Pool,
+    file: &ImageFile,
     image: &Image,
     out: impl Write,
     progress: Progress<'_>,
 ) -> Result<(), ArchiveError> {
     let mut out = Summed::new(out);
     let chunks = image.model.chunk_pages();
-    let cid = image.extents.cid;
+    let cid = image.id.cid;
     let model = postcard::to_stdvec(&image.model)
         .map_err(|_| ImageError::Damaged { cid, what: "the model cannot be written" })?;
     out.put(&[header(&model, chunks.len()).as_bytes(), &model])?;
     let mut compressor = Compressor::new(LEVEL).map_err(writing)?;
     let mut pages = Vec::with_capacity(CHUNK_BYTES as usize);
-    for (done, ((stored, offset), sum)) in
-        chunks.iter().zip(&image.placement).zip(&image.sums).enumerate()
-    {
+    let mut chunk = vec![0; CHUNK_BYTES as usize];
+    for (done, stored) in chunks.iter().enumerate() {
         pages.clear();
-        let chunk = pool.bytes(*offset, CHUNK_BYTES)?;
-        if crc32c::crc32c(chunk) != *sum {
-            pool.find(cid)?; // it may have been removed, and its chunks given to another
+        if !image.read_chunk(file, done, &mut chunk)? {
             return Err(ImageError::Damaged { cid, what: "a chunk does not match its sum" }.into());
         }
         for (start, end) in runs(stored) {
             pages.extend_from_slice(&chunk[start..end]);
         }
         let payload = compressor.compress(&pages).map_err(writing)?;
-        out.put(&[Record { bytes: payload.len() as u32, sum: *sum }.as_bytes(), &payload])?;
+        let record = Record { bytes: payload.len() as u32, sum: image.sums[done] };
+        out.put(&[record.as_bytes(), &payload])?;
         progress(done as u64 + 1, chunks.len() as u64);
     }
     out.put_access(&pool.access(cid)?, &mut compressor)?;
@@ -186,30 +185,26 @@ fn runs(stored: &[u64; WINDOW_WORDS]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Reads an archive into `pool` as a new image. Whatever is wrong, nothing of it stays there.
+/// Reads an archive into `pool` as a new image of `user`. Whatever is wrong, nothing of it stays there.
 ///
 /// # Errors
 /// Any of [`ArchiveError`].
 pub fn read(
     pool: &Pool,
+    user: Option<&str>,
     input: impl Read,
     progress: Progress<'_>,
 ) -> Result<(Cid, Held), ArchiveError> {
     let mut reader = Reader::open(input)?;
     let model = reader.model().clone();
-    let mut draft = Draft::begin(pool)?;
+    let mut draft = Draft::begin(pool, user)?;
     draft.fit(&model)?;
-    let (writer, extents) = draft.room();
     let stored = model.chunk_pages();
-    let mut stored = stored.iter();
-    let (mut done, all) = (0, stored.len() as u64);
-    for extent in extents {
-        let chunks = writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize);
-        for (chunk, pages) in chunks.zip(stored.by_ref()) {
-            reader.chunk(pages, chunk)?;
-            done += 1;
-            progress(done, all);
-        }
+    let all = stored.len() as u64;
+    let chunks = draft.data().chunks_mut(CHUNK_BYTES as usize);
+    for (done, (chunk, pages)) in chunks.zip(&stored).enumerate() {
+        reader.chunk(pages, chunk)?;
+        progress(done as u64 + 1, all);
     }
     let access = reader.finish()?;
     let made = draft.publish(&model)?;

@@ -33,15 +33,4 @@ pub enum ImageError {
         /// What does not hold.
         what: &'static str,
     },
-    /// The pool has no run of free chunks that is long enough for the metadata.
-    #[error(
-        "cannot publish image {cid}: its metadata needs {chunks} chunks side by side, and the pool's \
-         free chunks are too scattered; remove images that are not needed"
-    )]
-    Scattered {
-        /// The image.
-        cid: Cid,
-        /// Chunks wanted side by side.
-        chunks: u32,
-    },
 }

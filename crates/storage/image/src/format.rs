@@ -1,19 +1,23 @@
-//! An image in the pool.
+//! An image in its file.
 //!
 //! ```text
-//!  chunk 0          ImageHeader   magic, version, checksum of the metadata, where things stand
-//!  (and as many     model         what the checkpoint knows (postcard), not on the hot path
-//!  as needed,       sums          CRC-32C of every data chunk
-//!  side by side)    plan          page-aligned, mapped by every clone at `window::PLAN`
-//!  the other chunks data          what is stored of the address space, as `layout` has it
+//!  0         FileHeader    magic, version, checksum, kind, id, where the rest is; a page
+//!  4 KiB     metadata      ImageHeader: magic, version, checksum of the metadata, where things stand in it
+//!                          model: what the checkpoint knows (postcard), not on the hot path
+//!                          sums: CRC-32C of every data chunk
+//!                          plan: page-aligned, mapped by every clone at `window::PLAN`
+//!  2 MiB     data          chunks of 2 MiB: what is stored of the address space, as `layout` has it;
+//!                          what no segment covers is a hole
+//!  the end   metadata      if it does not fit below 2 MiB
 //! ```
 //!
-//! Invariants: nothing is written after publication; the metadata's chunks are contiguous; the
-//! checksum covers the metadata with the checksum itself as zero.
+//! Invariants: nothing is written after publication; each checksum covers its part with the checksum itself
+//! as zero; a place in the data and the address that it is mapped at are congruent modulo 2 MiB, as
+//! `layout` says.
 
 use farfork_plan::{PLAN_MAGIC, PlanHeader};
-use farfork_pool::{Extent, ImageExtents, Pool};
-use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES, align_up};
+use farfork_pool::{ImageFile, ImageId, Pool};
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::compile::compile;
@@ -21,11 +25,99 @@ use crate::error::ImageError;
 use crate::model::Model;
 
 /// Version of the format.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
+const FILE_MAGIC: u64 = u64::from_le_bytes(*b"farforkI");
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
 
-/// First bytes of an image.
+/// Where the data begins in the file.
+pub const DATA_AT: u64 = CHUNK_BYTES;
+/// Where the metadata begins, if it fits before the data.
+const META_AT: u64 = PAGE_BYTES;
+/// An image of processes; others may come.
+const PROCESSES: u32 = 1;
+
+/// First bytes of the file.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct FileHeader {
+    magic: u64,
+    version: u32,
+    checksum: u32,
+    cid: [u8; 16],
+    kind: u32,
+    reserved: u32,
+    meta_offset: u64,
+    meta_bytes: u64,
+    data_offset: u64,
+    data_chunks: u64,
+    file_bytes: u64,
+}
+
+const _: () = assert!(size_of::<FileHeader>() == 80);
+
+impl FileHeader {
+    fn sealed(self) -> FileHeader {
+        let without = FileHeader { checksum: 0, ..self };
+        FileHeader { checksum: crc32c::crc32c(without.as_bytes()), ..self }
+    }
+
+    fn read(file: &ImageFile) -> Result<FileHeader, ImageError> {
+        let cid = file.id.cid;
+        let damaged = |what| ImageError::Damaged { cid, what };
+        let bytes = file.read(0, size_of::<FileHeader>() as u64)?;
+        let header =
+            FileHeader::read_from_bytes(&bytes).map_err(|_| damaged("it has no header"))?;
+        if header.magic != FILE_MAGIC {
+            return Err(damaged("its magic number is wrong"));
+        }
+        if header.version != VERSION {
+            return Err(ImageError::Version { cid, found: header.version, expected: VERSION });
+        }
+        if header.checksum != header.sealed().checksum {
+            return Err(damaged("the checksum of its header does not match"));
+        }
+        if header.cid != cid.to_bytes() || header.data_offset != DATA_AT {
+            return Err(damaged("its header is that of another image"));
+        }
+        if header.kind != PROCESSES {
+            return Err(damaged("it is an image of a kind that this farfork does not know"));
+        }
+        if header.file_bytes != file.id.bytes {
+            return Err(damaged("its file is not as long as it was"));
+        }
+        Ok(header)
+    }
+}
+
+/// Where the metadata of `bytes` lies in the file of an image with so many chunks of data.
+pub fn meta_offset(bytes: u64, chunks: u64) -> u64 {
+    if META_AT + bytes <= DATA_AT { META_AT } else { DATA_AT + chunks * CHUNK_BYTES }
+}
+
+/// The first bytes of the file of an image.
+pub fn file_header(cid: Cid, meta_bytes: u64, chunks: u64, file_bytes: u64) -> Vec<u8> {
+    let header = FileHeader {
+        magic: FILE_MAGIC,
+        version: VERSION,
+        cid: cid.to_bytes(),
+        kind: PROCESSES,
+        meta_offset: meta_offset(meta_bytes, chunks),
+        meta_bytes,
+        data_offset: DATA_AT,
+        data_chunks: chunks,
+        file_bytes,
+        ..FileHeader::default()
+    };
+    header.sealed().as_bytes().to_vec()
+}
+
+/// Where each of so many chunks lies in the file.
+pub fn placement(chunks: usize) -> Vec<u64> {
+    (0..chunks as u64).map(|chunk| DATA_AT + chunk * CHUNK_BYTES).collect()
+}
+
+/// First bytes of the metadata.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct ImageHeader {
@@ -44,7 +136,7 @@ struct ImageHeader {
 
 const _: () = assert!(size_of::<ImageHeader>() == 88);
 
-/// Encodes an image's metadata; `placement` has the pool offset of each chunk of the model's
+/// Encodes an image's metadata; `placement` has the place in the file of each chunk of the model's
 /// segments and `sums` its checksum.
 pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u8> {
     let encoded = postcard::to_stdvec(model).unwrap_or_default();
@@ -84,67 +176,80 @@ fn seal(bytes: &mut [u8], mut header: ImageHeader) {
     bytes[..head].copy_from_slice(header.as_bytes());
 }
 
-/// Chunks that metadata of `bytes` takes.
-pub fn meta_chunks(bytes: u64) -> u32 {
-    (align_up(bytes, CHUNK_BYTES) / CHUNK_BYTES) as u32
-}
-
-/// Pool offset of every chunk of `extents`, in order.
-pub fn chunk_offsets(extents: &[Extent]) -> Vec<u64> {
-    extents
-        .iter()
-        .flat_map(|run| (0..u64::from(run.chunks)).map(|i| run.offset + i * CHUNK_BYTES))
-        .collect()
-}
-
 /// A published image, read and checked.
 #[derive(Debug)]
 pub struct Image {
-    /// Where it lies.
-    pub extents: ImageExtents,
+    /// Which file it is.
+    pub id: ImageId,
     /// What it holds.
     pub model: Model,
-    /// Pool offset of the plan.
+    /// Where the plan begins in the file.
     pub plan_offset: u64,
     /// Bytes of the plan's mapping.
     pub plan_bytes: u64,
+    /// The plan, by whose texts failures of a start are explained.
+    pub plan: Vec<u8>,
     /// Checksums of the data chunks.
     pub sums: Vec<u32>,
-    /// Pool offsets of the data chunks.
+    /// Places of the data chunks in the file.
     pub placement: Vec<u64>,
 }
 
 impl Image {
     /// Reads the image `cid` and verifies its metadata.
     pub fn read(pool: &Pool, cid: Cid) -> Result<Image, ImageError> {
-        Image::read_at(pool, pool.find(cid)?)
+        Image::read_from(&pool.find(cid)?)
     }
 
-    /// Reads the image in `extents` and verifies its metadata.
-    pub fn read_at(pool: &Pool, extents: ImageExtents) -> Result<Image, ImageError> {
-        let cid = extents.cid;
+    /// Reads the image in `file` and verifies its metadata.
+    pub fn read_from(file: &ImageFile) -> Result<Image, ImageError> {
+        let cid = file.id.cid;
         let damaged = |what| ImageError::Damaged { cid, what };
-        let first = extents.extents.first().ok_or(damaged("it has no chunks"))?;
-        if extents.root_len > first.bytes() {
-            return Err(damaged("its metadata is not in one piece"));
+        let header = FileHeader::read(file)?;
+        if header.meta_offset != meta_offset(header.meta_bytes, header.data_chunks) {
+            return Err(damaged("its metadata is not where it should be"));
         }
-        let bytes = pool.bytes(first.offset, extents.root_len)?;
-        let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(bytes, cid)?;
-        let meta = meta_chunks(extents.root_len) as usize;
-        let placement: Vec<u64> = chunk_offsets(&extents.extents).into_iter().skip(meta).collect();
-        if placement.len() != model.chunks() {
+        let bytes = file.read(header.meta_offset, header.meta_bytes)?;
+        let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(&bytes, cid)?;
+        if header.data_chunks != model.chunks() as u64 {
             return Err(damaged("its number of chunks does not match its model"));
         }
-        let plan_offset = first.offset + plan_offset;
-        Ok(Image { extents, model, plan_offset, plan_bytes, sums, placement })
+        let in_metadata = plan_offset as usize..(plan_offset + plan_bytes) as usize;
+        let plan = bytes[in_metadata].to_vec();
+        let plan_offset = header.meta_offset + plan_offset;
+        let placement = placement(model.chunks());
+        Ok(Image { id: file.id, model, plan_offset, plan_bytes, plan, sums, placement })
     }
 
-    /// Verifies the checksum of every data chunk; the pool offsets of those that do not match.
-    pub fn damaged_chunks(&self, pool: &Pool) -> Result<Vec<u64>, ImageError> {
+    /// Reads a data chunk to `to`, which has the length of one, and verifies its checksum: whether that
+    /// matches.
+    ///
+    /// # Errors
+    /// [`ImageError::Pool`].
+    pub fn read_chunk(
+        &self,
+        file: &ImageFile,
+        chunk: usize,
+        to: &mut [u8],
+    ) -> Result<bool, ImageError> {
+        let offset = self.placement[chunk];
+        // The last one ends where the last segment does.
+        let there = self.id.bytes.saturating_sub(offset).min(CHUNK_BYTES) as usize;
+        file.read_to(offset, &mut to[..there])?;
+        to[there..].fill(0);
+        Ok(crc32c::crc32c(to) == self.sums[chunk])
+    }
+
+    /// Verifies the checksum of every data chunk; the numbers of those that do not match.
+    ///
+    /// # Errors
+    /// [`ImageError::Pool`].
+    pub fn damaged_chunks(&self, file: &ImageFile) -> Result<Vec<usize>, ImageError> {
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut damaged = Vec::new();
-        for (offset, sum) in self.placement.iter().zip(&self.sums) {
-            if crc32c::crc32c(pool.bytes(*offset, CHUNK_BYTES)?) != *sum {
-                damaged.push(*offset);
+        for chunk in 0..self.placement.len() {
+            if !self.read_chunk(file, chunk, &mut buffer)? {
+                damaged.push(chunk);
             }
         }
         Ok(damaged)

@@ -1,27 +1,29 @@
 //! From a model and its pages to a published image, wherever they come from.
 
-use farfork_pool::{Extent, Held, ImageWriter, Pool};
+use std::ops::Range;
+
+use farfork_pool::{Held, ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 use crate::error::ImageError;
-use crate::format;
+use crate::format::{self, DATA_AT};
 use crate::model::Model;
 
-/// An image that is not visible yet: chunks for what is stored. Room for its metadata is taken at the
-/// end, when its size is known.
+/// An image that is not visible yet: room for what is stored. Room for its metadata is there already, or
+/// taken at the end, when its size is known.
 pub struct Draft<'p> {
     writer: ImageWriter<'p>,
-    extents: Vec<Extent>,
-    chunks: u32,
+    chunks: u64,
 }
 
 impl<'p> Draft<'p> {
-    /// Begins an image in `pool`. What it takes is given back if the draft is dropped.
+    /// Begins an image in `pool`, which counts towards what `user` may have. What it takes is given back
+    /// if the draft is dropped.
     ///
     /// # Errors
     /// [`ImageError::Pool`].
-    pub fn begin(pool: &'p Pool) -> Result<Draft<'p>, ImageError> {
-        Ok(Draft { writer: pool.begin()?, extents: Vec::new(), chunks: 0 })
+    pub fn begin(pool: &'p Pool, user: Option<&str>) -> Result<Draft<'p>, ImageError> {
+        Ok(Draft { writer: pool.begin(user)?, chunks: 0 })
     }
 
     /// Takes room for about `chunks` chunks, and has it cleared, before it is known how many
@@ -29,8 +31,8 @@ impl<'p> Draft<'p> {
     ///
     /// # Errors
     /// [`ImageError::Pool`], and nothing is taken.
-    pub fn reserve(&mut self, chunks: u32) -> Result<(), ImageError> {
-        self.extents.extend(self.writer.allocate(chunks)?);
+    pub fn reserve(&mut self, chunks: u64) -> Result<(), ImageError> {
+        self.writer.reserve(DATA_AT + chunks * CHUNK_BYTES)?;
         self.writer.populate();
         Ok(())
     }
@@ -41,42 +43,46 @@ impl<'p> Draft<'p> {
     /// # Errors
     /// [`ImageError::Pool`].
     pub fn fit(&mut self, model: &Model) -> Result<(), ImageError> {
-        self.chunks = model.chunks() as u32;
-        let there: u32 = self.extents.iter().map(|extent| extent.chunks).sum();
-        self.extents.extend(self.writer.allocate(self.chunks.saturating_sub(there))?);
-        Ok(())
+        self.chunks = model.chunks() as u64;
+        Ok(self.writer.reserve(DATA_AT + self.chunks * CHUNK_BYTES)?)
     }
 
-    /// The writer, and the extents that hold the model's chunks in their order, and perhaps more.
-    pub fn room(&mut self) -> (&mut ImageWriter<'p>, &[Extent]) {
-        (&mut self.writer, &self.extents)
+    /// The bytes of the model's chunks, in their order.
+    pub fn data(&mut self) -> &mut [u8] {
+        self.writer.bytes_mut(DATA_AT..DATA_AT + self.chunks * CHUNK_BYTES)
     }
 
     /// Seals the chunks as they are, with `model` as what they hold, and makes the image visible.
     ///
     /// # Errors
-    /// [`ImageError::Scattered`], [`ImageError::Pool`].
+    /// [`ImageError::Pool`].
     pub fn publish(mut self, model: &Model) -> Result<Published, ImageError> {
-        self.writer.keep(self.chunks)?;
-        let extents = self.writer.extents().to_vec();
-        let placement = format::chunk_offsets(&extents);
-        let mut sums = Vec::with_capacity(placement.len());
-        for extent in extents {
-            let bytes = self.writer.bytes_mut(extent);
-            sums.extend(bytes.chunks(CHUNK_BYTES as usize).map(crc32c::crc32c));
-        }
+        let sums: Vec<u32> = self.data().chunks(CHUNK_BYTES as usize).map(crc32c::crc32c).collect();
         let cid = self.writer.cid();
-        let bytes = format::encode(model, cid, &placement, &sums);
-        let chunks = format::meta_chunks(bytes.len() as u64);
-        let [root] = self.writer.allocate(chunks)?[..] else {
-            return Err(ImageError::Scattered { cid, chunks });
-        };
-        self.writer.put_first(root);
-        self.writer.write(root.offset, &bytes);
-        let pool_bytes = self.writer.extents().iter().map(|extent| extent.bytes()).sum();
-        let (cid, held) = self.writer.publish_held(bytes.len() as u64)?;
+        let placement = format::placement(sums.len());
+        let metadata = format::encode(model, cid, &placement, &sums);
+        let meta_bytes = metadata.len() as u64;
+        let meta_at = format::meta_offset(meta_bytes, self.chunks);
+        self.writer.reserve(meta_at + meta_bytes)?;
+        self.writer.bytes_mut(meta_at..meta_at + meta_bytes).copy_from_slice(&metadata);
+        let kept = kept(model, meta_at..meta_at + meta_bytes);
+        let file_bytes = ImageWriter::file_bytes(&kept);
+        let header = format::file_header(cid, meta_bytes, self.chunks, file_bytes);
+        self.writer.bytes_mut(0..header.len() as u64).copy_from_slice(&header);
+        self.writer.keep(&kept)?;
+        let pool_bytes = self.writer.taken()?;
+        let (cid, held) = self.writer.publish()?;
         Ok(Published { cid, held, pool_bytes })
     }
+}
+
+/// The parts of the file that hold something, in order.
+fn kept(model: &Model, metadata: Range<u64>) -> Vec<Range<u64>> {
+    let segments = model.stored().flat_map(|stored| &stored.segments);
+    let data = segments.map(|part| DATA_AT + part.place..DATA_AT + part.place + part.bytes);
+    let mut parts: Vec<Range<u64>> = data.chain([0..farfork_types::PAGE_BYTES, metadata]).collect();
+    parts.sort_by_key(|part| part.start);
+    parts
 }
 
 /// An image that others can see.

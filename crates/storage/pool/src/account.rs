@@ -5,11 +5,10 @@ use farfork_sys::words;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::charge;
-use crate::ids::Extent;
-use crate::lock::HeldLock;
 use crate::map::SharedMap;
 use crate::media::{self, Medium};
 
@@ -50,20 +49,20 @@ impl Account {
         group.make().map(|()| group)
     }
 
-    /// Gives memory to `runs` of `file`, mapped as `map`, whose writer holds `lock`.
+    /// Gives memory to a range of `file`, mapped as `map`.
     pub(crate) fn reserve(
         &self,
-        (file, map): (&File, &SharedMap),
-        lock: Option<&HeldLock>,
-        runs: &[Extent],
+        file: &File,
+        map: &SharedMap,
+        range: &Range<u64>,
     ) -> io::Result<()> {
         if let Ok(group) = self.group()
-            && let Some(done) = charge::reserve_in(&group.members()?, (file, map), lock, runs)
+            && let Some(done) = charge::reserve_in(&group.members()?, file, map, range)
         {
             return done;
         }
-        media::reserve(self.medium, file, runs)?;
-        runs.iter().for_each(|run| map.gather(*run));
+        media::reserve(self.medium, file, range)?;
+        map.gather(range);
         Ok(())
     }
 

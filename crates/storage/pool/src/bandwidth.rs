@@ -1,43 +1,65 @@
 //! How fast the pool can be read just now.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_sys::cache;
 
+use crate::directory;
 use crate::error::PoolError;
+use crate::map::SharedMap;
 use crate::pool::Pool;
 
 /// What is read at a time: some microseconds' work, so that most are not interrupted.
-const BURST_BYTES: usize = 64 << 10;
+const BURST_BYTES: u64 = 64 << 10;
 /// How often; the fastest counts, as a processor may be taken away during any.
-const BURSTS: usize = 8;
+const BURSTS: u64 = 8;
+const PROBE_BYTES: u64 = BURST_BYTES * BURSTS;
+
+/// Memory of the pool's medium that is read to measure it, in a file that no other process can reach.
+#[derive(Default)]
+pub(crate) struct Probe(Mutex<Option<SharedMap>>);
 
 impl Pool {
-    /// Bytes that one processor reads from the pool in a second, as it is just now: half a mebibyte of the
-    /// catalog's words is taken out of caches and read, which keeps a processor busy for about half a
+    /// Bytes that one processor reads from the pool in a second, as it is just now: half a mebibyte of
+    /// its medium is taken out of caches and read, which keeps a processor busy for about half a
     /// millisecond. The more of the pool's bandwidth others use, the longer every line takes, and the
     /// fewer bytes these are. While others leave some, a processor alone does not come near what the
     /// pool can do, so that this does not measure it.
     ///
     /// # Errors
-    /// [`PoolError::Truncated`] or [`PoolError::Gone`] if the pool is no longer whole.
+    /// [`PoolError::Gone`]; [`PoolError::Io`] if there is no room for what is read.
     pub fn read_rate(&self) -> Result<u64, PoolError> {
-        let words = self.catalog_area().words()?;
-        let bursts = words.chunks_exact(BURST_BYTES / size_of::<AtomicU64>()).take(BURSTS);
+        self.intact()?;
+        let mut probe = self.probe.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if probe.is_none() {
+            let failed = self.directory.failed("make memory to measure in", "");
+            *probe = Some(self.make_probe().map_err(failed)?);
+        }
+        let Some(map) = &*probe else { return Ok(0) };
+        let bursts = (0..BURSTS).map(|at| map.bytes(at * BURST_BYTES..(at + 1) * BURST_BYTES));
         let fastest = bursts.map(read).fold(Duration::MAX, Duration::min);
-        let per_second = BURST_BYTES as u128 * 1_000_000_000 / fastest.as_nanos().max(1);
+        let per_second = u128::from(BURST_BYTES) * 1_000_000_000 / fastest.as_nanos().max(1);
         Ok(per_second as u64)
+    }
+
+    fn make_probe(&self) -> std::io::Result<SharedMap> {
+        let new = self.directory.new_file(crate::directory::NEW)?;
+        new.file.set_len(PROBE_BYTES)?;
+        let mut map = SharedMap::new(&new.file, PROBE_BYTES)?;
+        crate::media::reserve(self.medium, &new.file, &(0..PROBE_BYTES))?;
+        directory::give_back(&new.file, PROBE_BYTES, farfork_types::CHUNK_BYTES)?;
+        map.bytes_mut(0..PROBE_BYTES).fill(1);
+        Ok(map)
     }
 }
 
 /// How long it takes to have every line of these.
-fn read(words: &[AtomicU64]) -> Duration {
-    cache::evict(words);
-    let lines = words.chunks_exact(cache::LINE_BYTES / size_of::<AtomicU64>());
+fn read(bytes: &[u8]) -> Duration {
+    cache::evict(bytes);
     let begun = Instant::now();
-    black_box(lines.fold(0, |sum, line| line[0].load(Relaxed) ^ sum));
+    black_box(bytes.chunks(cache::LINE_BYTES).fold(0, |sum, line| line[0] ^ sum));
     begun.elapsed()
 }
 
@@ -46,21 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_is_read_and_stays_as_it_is() {
+    fn a_pool_is_read_again_and_again() {
         let place = tempfile::tempdir().unwrap();
         let pool = Pool::create(&place.path().join("pool"), 64 << 20).unwrap();
-        pool.catalog_area().words().unwrap()[9].store(3, Relaxed);
         // Nothing is so slow, and nothing so fast.
-        assert!((1 << 20..1 << 50).contains(&pool.read_rate().unwrap()));
-        assert_eq!(pool.catalog_area().words().unwrap()[9].load(Relaxed), 3);
-    }
-
-    #[test]
-    fn a_pool_that_was_cut_off_is_told() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("pool");
-        let pool = Pool::create(&path, 64 << 20).unwrap();
-        std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(matches!(pool.read_rate(), Err(PoolError::Truncated { .. })));
+        for _ in 0..2 {
+            assert!((1 << 20..1 << 50).contains(&pool.read_rate().unwrap()));
+        }
+        Pool::destroy(pool.path()).unwrap();
+        assert!(matches!(pool.read_rate(), Err(PoolError::Gone { .. })));
     }
 }

@@ -6,43 +6,40 @@
 //!
 //! 1. The child runs nothing but async-signal-safe calls, with all signals blocked.
 //! 2. It has no exit signal: no SIGCHLD handler and no `wait` of the embedding program sees it.
-//! 3. It keeps the writer's lock. Should the writer be killed meanwhile, no process takes the chunks
-//!    away before the child is done with them. It closes all else that it inherits: the reader
-//!    of a pipe that it held open would wait for its end.
+//! 3. It closes all that it inherits but the file: the reader of a pipe that it held open would wait
+//!    for its end. Should the writer be killed meanwhile, the file goes with the child.
 #![allow(unsafe_code)] // reason: forks a child that only makes system calls
 
 use std::ffi::{CStr, c_int};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
-use crate::ids::Extent;
-use crate::lock::HeldLock;
 use crate::map::SharedMap;
 
 /// Exit status of a child that could not join the cgroup; above every errno.
 const NOT_JOINED: c_int = 255;
 
-/// Gives memory to `runs` of `file`, which is mapped as `map`, charged to the cgroup whose member
-/// list is `members`, with `lock` held. `None` if the cgroup cannot be joined.
+/// Gives memory to a range of `file`, which is mapped as `map`, charged to the cgroup whose member
+/// list is `members`. `None` if the cgroup cannot be joined.
 pub(crate) fn reserve_in(
     members: &CStr,
-    (file, map): (&File, &SharedMap),
-    lock: Option<&HeldLock>,
-    runs: &[Extent],
+    file: &File,
+    map: &SharedMap,
+    range: &Range<u64>,
 ) -> Option<io::Result<()>> {
     let file = file.as_raw_fd();
-    let lock = lock.map_or(file, |lock| lock.as_fd().as_raw_fd());
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before)).ok()?;
     // SAFETY: with no flags this is a fork without exit signal; the child only calls `child`, which
     // neither allocates nor locks, and never returns.
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     if pid == 0 {
-        close_all_but(file.min(lock), file.max(lock));
-        child(members, (file, map), runs);
+        close_all_but(file);
+        child(members, file, map, range);
     }
     let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     if pid < 0 { None } else { outcome(pid as libc::pid_t) }
@@ -68,22 +65,21 @@ fn outcome(pid: libc::pid_t) -> Option<io::Result<()>> {
     }
 }
 
-fn close_all_but(low: RawFd, high: RawFd) {
+fn close_all_but(kept: RawFd) {
     let close = |first: RawFd, last: RawFd| {
         if first <= last {
-            // SAFETY: in the child, where nothing but `low` and `high` is used any more.
+            // SAFETY: in the child, where nothing but `kept` is used any more.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     };
-    close(0, low - 1);
-    close(low + 1, high - 1);
-    close(high + 1, RawFd::MAX);
+    close(0, kept - 1);
+    close(kept + 1, RawFd::MAX);
 }
 
-fn child(members: &CStr, (file, map): (RawFd, &SharedMap), runs: &[Extent]) -> ! {
-    let status = if join(members) { reserve(file, runs) } else { NOT_JOINED };
+fn child(members: &CStr, file: RawFd, map: &SharedMap, range: &Range<u64>) -> ! {
+    let status = if join(members) { reserve(file, range) } else { NOT_JOINED };
     if status == 0 {
-        runs.iter().for_each(|run| map.gather(*run));
+        map.gather(range);
     }
     // SAFETY: ends this process without running anything of the parent's.
     unsafe { libc::_exit(status) }
@@ -97,22 +93,16 @@ fn join(members: &CStr) -> bool {
     }
 }
 
-/// 0 or the errno of the first extent that got no memory.
-fn reserve(file: RawFd, runs: &[Extent]) -> c_int {
-    for run in runs {
-        let (offset, len) = (run.offset as i64, run.bytes() as i64);
-        // SAFETY: a system call on an open descriptor; the errno of this thread is read right after.
-        let errno = unsafe {
-            match libc::fallocate(file, libc::FALLOC_FL_KEEP_SIZE, offset, len) {
-                0 => 0,
-                _ => *libc::__errno_location(),
-            }
-        };
-        if errno != 0 {
-            return errno;
+/// 0, or the errno if there is no memory.
+fn reserve(file: RawFd, range: &Range<u64>) -> c_int {
+    let (offset, len) = (range.start as i64, (range.end - range.start) as i64);
+    // SAFETY: a system call on an open descriptor; the errno of this thread is read right after.
+    unsafe {
+        match libc::fallocate(file, libc::FALLOC_FL_KEEP_SIZE, offset, len) {
+            0 => 0,
+            _ => *libc::__errno_location(),
         }
     }
-    0
 }
 
 #[cfg(test)]
@@ -120,17 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_keeps_nothing_but_the_pool_and_the_lock() {
+    fn a_child_keeps_nothing_but_the_file() {
         let files = [(); 4].map(|()| File::open("/dev/null").unwrap());
-        let (low, high) = (files[1].as_raw_fd(), files[3].as_raw_fd());
+        let kept = files[2].as_raw_fd();
         // SAFETY: the child makes system calls only.
         let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
         if pid == 0 {
-            close_all_but(low, high);
+            close_all_but(kept);
             // SAFETY: asks for flags of descriptors, and ends the child.
             unsafe {
                 let is_open = |fd: &RawFd| libc::fcntl(*fd, libc::F_GETFD) >= 0;
-                let is_right = (0..1024).filter(is_open).eq([low, high]);
+                let is_right = (0..1024).filter(is_open).eq([kept]);
                 libc::_exit(if is_right { 0 } else { 1 })
             }
         }

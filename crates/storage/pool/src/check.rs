@@ -1,25 +1,21 @@
-//! Verifies every invariant and gives back what the dead left.
+//! Verifies what a pool can be relied on for, and gives back what the dead left.
 
-use std::sync::atomic::Ordering::SeqCst;
-
-use farfork_types::{CHUNK_BYTES, Cid};
-use rustix::fs::{OFlags, SeekFrom};
-use rustix::io::Errno;
+use farfork_types::Cid;
 use serde::{Serialize, Serializer};
 
 use crate::error::PoolError;
-use crate::ids::{Extent, ImageSlot, NodeSlot, Owner};
-use crate::layout::{MAX_IMAGES, MAX_NODES};
-use crate::lock::{self, HeldLock};
-use crate::media::Medium;
+use crate::image_file::IMAGES;
+use crate::nodes::{NODES, NodeId};
 use crate::pool::Pool;
-use crate::slots::State;
 use crate::superblock::Superblock;
+use crate::tables::TABLES;
+use crate::users::USERS;
+use crate::writer::REMOVED;
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Published images that are sound.
+    /// Published images whose files are as they should be.
     pub images: usize,
     /// Bytes free afterwards.
     pub free_bytes: u64,
@@ -38,13 +34,12 @@ impl CheckReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "found", rename_all = "snake_case")]
 pub enum Finding {
-    /// A writer died.
-    #[error("the writer of image {cid} died: {bytes} bytes given back")]
-    DeadWriter {
-        /// The image it wrote.
-        #[serde(serialize_with = "as_text")]
-        cid: Cid,
-        /// Bytes it held.
+    /// Writers died on a medium that has no files without a name.
+    #[error("writers of {files} files have died: {bytes} bytes given back")]
+    DeadWriters {
+        /// What they left.
+        files: usize,
+        /// Bytes of these.
         bytes: u64,
     },
     /// A removed image was not given back yet.
@@ -56,79 +51,76 @@ pub enum Finding {
         /// Bytes it held.
         bytes: u64,
     },
-    /// Chunks had an owner that does not exist.
-    #[error("{extent:?} belonged to no image: given back")]
-    Orphan {
-        /// The chunks.
-        extent: Extent,
+    /// Something among the images is none.
+    #[error("{name} is not the file of an image: move it elsewhere")]
+    Stray {
+        /// Its name in the pool.
+        name: String,
     },
-    /// A free chunk held data.
-    #[error("{extent:?} was free but held data: emptied")]
-    UncleanFree {
-        /// The chunks.
-        extent: Extent,
-    },
-    /// The records of an image do not fit their checksum, or its chunks belong to another image.
-    #[error("the records of image {cid} are damaged: remove it and take a new checkpoint")]
-    DamagedImage {
+    /// The file of an image is not as it was published.
+    #[error("image {cid} cannot be used: {why}")]
+    BadImage {
         /// The image.
         #[serde(serialize_with = "as_text")]
         cid: Cid,
+        /// Why, and what to do.
+        why: String,
     },
-    /// The process that was about to make a side table died.
-    #[error("the process that made an access table of image {cid} died: {extent:?} given back")]
-    LostTable {
+    /// Side tables of an image that is gone.
+    #[error("tables of image {name}, which is gone, were left: removed")]
+    LostTables {
         /// The image.
-        #[serde(serialize_with = "as_text")]
-        cid: Cid,
-        /// The chunks.
-        extent: Extent,
+        name: String,
     },
     /// Side tables cannot be read. What they held about hot pages is lost.
-    #[error(
-        "the access tables of image {cid} are damaged: {}",
-        if *is_dropped { "dropped, profile it again" } else { "end its clones and check again" }
-    )]
+    #[error("the access tables of image {cid} were damaged: dropped, profile it again")]
     DamagedTables {
         /// The image.
         #[serde(serialize_with = "as_text")]
         cid: Cid,
-        /// Whether they are gone. As long as a node pins the image it may write to them.
-        is_dropped: bool,
     },
-    /// A slot has a state that does not exist.
-    #[error("the state of {slot:?} is damaged: make a new pool when you can")]
-    DamagedSlot {
-        /// The slot.
-        slot: ImageSlot,
+    /// An image that is gone counted towards a user.
+    #[error("image {cid}, which is gone, was listed as one of user {user}: removed")]
+    LostOwnership {
+        /// The image.
+        #[serde(serialize_with = "as_text")]
+        cid: Cid,
+        /// The user.
+        user: String,
     },
-    /// The record of a node does not fit its checksum.
-    #[error("the record of {node:?} is damaged: make a new pool when you can")]
+    /// A limit cannot be read.
+    #[error("the limits of user {user} are damaged: set them with `farfork pool quota`")]
+    DamagedQuota {
+        /// The user.
+        user: String,
+    },
+    /// The file of a node cannot be read.
+    #[error("the file of node {name} is damaged: removed; its agent makes it anew")]
     DamagedNode {
-        /// The node.
-        node: NodeSlot,
+        /// Its name in the pool.
+        name: String,
     },
-    /// A pin of an image that is long gone. It keeps nothing.
-    #[error(
-        "{node:?} pins an image in {slot:?} that is gone: its agent clears that when it starts"
-    )]
+    /// A pin of an image that is gone. It keeps nothing.
+    #[error("node {node} pins image {cid}, which is gone: its agent clears that when it starts")]
     StalePin {
         /// The node.
-        node: NodeSlot,
-        /// Where the image was.
-        slot: ImageSlot,
+        node: String,
+        /// The image.
+        #[serde(serialize_with = "as_text")]
+        cid: Cid,
     },
 }
 
 impl Finding {
     /// Whether something is broken that no crash explains.
     pub fn is_damage(&self) -> bool {
-        !matches!(
+        matches!(
             self,
-            Finding::DeadWriter { .. }
-                | Finding::LeftByRemoval { .. }
-                | Finding::LostTable { .. }
-                | Finding::StalePin { .. }
+            Finding::Stray { .. }
+                | Finding::BadImage { .. }
+                | Finding::DamagedTables { .. }
+                | Finding::DamagedQuota { .. }
+                | Finding::DamagedNode { .. }
         )
     }
 }
@@ -138,165 +130,133 @@ fn as_text<S: Serializer>(cid: &Cid, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Pool {
-    /// Verifies every invariant and checksum, and gives back what dead writers and removed images
-    /// without pins hold.
+    /// Verifies what lies in the pool but the contents of images, and gives back what dead writers and
+    /// removed images without pins hold.
     ///
     /// # Errors
     /// As [`open`](Pool::open): without a sound superblock there is nothing to check.
     pub fn check(&self) -> Result<CheckReport, PoolError> {
         self.intact()?;
-        Superblock::load(&self.file, &self.path)?;
-        let lock = self.lock()?;
-        let mut findings = self.check_nodes();
-        findings.extend(self.check_leftovers(&lock)?);
-        let images = self.check_images(&mut findings);
-        findings.extend(self.check_tables(&lock)?);
-        findings.extend(self.check_owners(&lock)?);
-        findings.extend(self.check_free(&lock)?);
-        let free_bytes = u64::from(self.chunks().free_chunks()) * CHUNK_BYTES;
-        Ok(CheckReport { images, free_bytes, findings })
-    }
-
-    fn check_nodes(&self) -> Vec<Finding> {
-        let all = (0..MAX_NODES as u32).map(NodeSlot);
-        let damaged = all
-            .clone()
-            .filter(|node| self.node_records()[node.index()].is_damaged())
-            .map(|node| Finding::DamagedNode { node });
-        let stale = all.flat_map(|node| {
-            let gone = move |slot: &ImageSlot| self.is_stale_pin(node, *slot);
-            let slots = (0..MAX_IMAGES as u32).map(ImageSlot);
-            slots.filter(gone).map(move |slot| Finding::StalePin { node, slot })
-        });
-        damaged.chain(stale).collect()
-    }
-
-    fn is_stale_pin(&self, node: NodeSlot, slot: ImageSlot) -> bool {
-        let generation = self.pin_words(node)[slot.index()].load(SeqCst) as u32;
-        let state = self.state(Owner { slot, generation });
-        generation != 0 && !matches!(state, Some(State::Published | State::Removed))
-    }
-
-    fn check_leftovers(&self, lock: &HeldLock) -> Result<Vec<Finding>, PoolError> {
+        Superblock::load(&self.directory)?;
+        let _lock = self.lock()?;
         let mut findings = Vec::new();
-        for (owner, state) in self.leftovers(lock)? {
-            let cid = self.image(owner.slot).cid();
-            let bytes = u64::from(self.reclaim(lock, owner)?) * CHUNK_BYTES;
-            findings.push(match state {
-                State::Writing => Finding::DeadWriter { cid, bytes },
-                _ => Finding::LeftByRemoval { cid, bytes },
-            });
-        }
-        Ok(findings)
+        self.check_left(&mut findings)?;
+        self.check_nodes(&mut findings)?;
+        let images = self.check_images(&mut findings)?;
+        self.check_tables(&mut findings)?;
+        self.check_users(&mut findings)?;
+        Ok(CheckReport { images, free_bytes: self.space()?.1, findings })
     }
 
-    /// Verifies the image table; returns how many published images are sound.
-    fn check_images(&self, findings: &mut Vec<Finding>) -> usize {
-        let mut sound = 0;
-        for (index, record) in self.images().iter().enumerate() {
-            let slot = ImageSlot(index as u32);
-            match State::of_word(record.state.load(SeqCst)) {
-                None => findings.push(Finding::DamagedSlot { slot }),
-                Some((generation, State::Published)) => {
-                    if self.is_sound(Owner { slot, generation }) {
-                        sound += 1;
-                    } else {
-                        findings.push(Finding::DamagedImage { cid: record.cid() });
+    fn check_left(&self, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
+        let swept = self.directory.sweep();
+        let (files, bytes) = swept.map_err(self.directory.failed("sweep", ""))?;
+        findings.extend((files > 0).then_some(Finding::DeadWriters { files, bytes }));
+        let removed = self.directory.list(REMOVED);
+        for name in removed.map_err(self.directory.failed("list", REMOVED))? {
+            let Ok(cid) = name.parse() else { continue };
+            let bytes = self.settle(cid)?;
+            findings.extend((bytes > 0).then_some(Finding::LeftByRemoval { cid, bytes }));
+        }
+        Ok(())
+    }
+
+    fn check_nodes(&self, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
+        let failed = || self.directory.failed("look at the nodes of", "");
+        for name in self.directory.list(NODES).map_err(failed())? {
+            let path = format!("{NODES}/{name}");
+            let node = match name.parse::<NodeId>() {
+                Ok(id) if id.to_string() == name => self.node(id).map_err(failed())?,
+                _ => {
+                    findings.push(Finding::Stray { name: path });
+                    continue;
+                }
+            };
+            match node {
+                None => {}
+                Some(None) => {
+                    self.directory.remove(&path).map_err(failed())?;
+                    findings.push(Finding::DamagedNode { name });
+                }
+                Some(Some(node)) => {
+                    for cid in node.pins.iter().flatten() {
+                        if !self.is_there(*cid)? {
+                            let node = node.name.clone();
+                            findings.push(Finding::StalePin { node, cid: *cid });
+                        }
                     }
                 }
-                Some(_) => {}
             }
         }
-        sound
+        Ok(())
     }
 
-    /// The records fit their checksum and every chunk is the image's, and no others are.
-    fn is_sound(&self, owner: Owner) -> bool {
-        let Some(image) = self.read_image(owner) else { return false };
-        let ours = |run: &Extent| {
-            let records = self.chunks().of_run(*run);
-            records.iter().all(|record| record.owner.load(SeqCst) == owner.word())
-        };
-        let held = self.chunks().runs().filter(|(word, _)| *word == owner.word());
-        let held: u32 = held.map(|(_, run)| run.chunks).sum();
-        let listed: u32 = image.extents.iter().map(|run| run.chunks).sum();
-        image.extents.iter().all(ours) && held == listed
+    /// Whether an image is published, or removed and still mapped elsewhere.
+    fn is_there(&self, cid: Cid) -> Result<bool, PoolError> {
+        for directory in [IMAGES, REMOVED] {
+            let name = format!("{directory}/{cid}");
+            let found = self.directory.look(&name);
+            if found.map_err(self.directory.failed("look at", &name))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    fn check_tables(&self, lock: &HeldLock) -> Result<Vec<Finding>, PoolError> {
-        let mut findings = Vec::new();
-        for (index, record) in self.images().iter().enumerate() {
-            let Some((generation, State::Published)) = State::of_word(record.state.load(SeqCst))
-            else {
-                continue;
+    /// Verifies the files of images; returns how many are as they should be.
+    fn check_images(&self, findings: &mut Vec<Finding>) -> Result<usize, PoolError> {
+        let (cids, strays) = self.listed()?;
+        let stray = |name: String| Finding::Stray { name: format!("{IMAGES}/{name}") };
+        findings.extend(strays.into_iter().map(stray));
+        let mut sound = 0;
+        for cid in cids {
+            match self.find(cid) {
+                Ok(_) => sound += 1,
+                Err(PoolError::NoImage { .. }) => {} // just removed
+                Err(error) => findings.push(Finding::BadImage { cid, why: error.to_string() }),
+            }
+        }
+        Ok(sound)
+    }
+
+    fn check_tables(&self, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
+        let failed = || self.directory.failed("look at the tables of", "");
+        for name in self.directory.list(TABLES).map_err(failed())? {
+            let path = format!("{TABLES}/{name}");
+            let cid = name.parse::<Cid>();
+            let is_lost = match cid {
+                Ok(cid) => !self.is_there(cid)?,
+                Err(_) => true,
             };
-            let owner = Owner { slot: ImageSlot(index as u32), generation };
-            findings.extend(self.check_tables_of(lock, owner, record.cid())?);
-        }
-        Ok(findings)
-    }
-
-    fn check_tables_of(
-        &self,
-        lock: &HeldLock,
-        owner: Owner,
-        cid: Cid,
-    ) -> Result<Vec<Finding>, PoolError> {
-        if self.linked_tables(owner).is_some() {
-            let lost = self.give_back_lost_tables(lock, owner)?.into_iter();
-            return Ok(lost.map(|extent| Finding::LostTable { cid, extent }).collect());
-        }
-        let is_dropped = !self.is_pinned(owner);
-        if is_dropped {
-            self.drop_tables(lock, owner)?;
-        }
-        Ok(vec![Finding::DamagedTables { cid, is_dropped }])
-    }
-
-    fn check_owners(&self, lock: &HeldLock) -> Result<Vec<Finding>, PoolError> {
-        let orphans = self.chunks().runs().filter(|(word, _)| *word != 0 && self.is_nobody(*word));
-        let orphans: Vec<_> = orphans.map(|(_, run)| run).collect();
-        for run in &orphans {
-            self.give_back(lock, *run)?;
-        }
-        Ok(orphans.into_iter().map(|extent| Finding::Orphan { extent }).collect())
-    }
-
-    fn is_nobody(&self, word: u64) -> bool {
-        let owner = Owner::from_word(word).filter(|owner| owner.slot.index() < MAX_IMAGES);
-        owner.is_none_or(|owner| matches!(self.state(owner), None | Some(State::Free)))
-    }
-
-    fn check_free(&self, _lock: &HeldLock) -> Result<Vec<Finding>, PoolError> {
-        let mut unclean = Vec::new();
-        for (word, run) in self.chunks().runs() {
-            if word == 0 && self.has_data(run)? {
-                self.wipe(run)?;
-                unclean.push(Finding::UncleanFree { extent: run });
+            if is_lost {
+                self.directory.remove_with_files(&path).map_err(failed())?;
+                findings.push(Finding::LostTables { name });
+                continue;
+            }
+            if let Ok(cid) = cid
+                && let Err(PoolError::DamagedTables { .. }) = self.access_tables(cid)
+            {
+                self.directory.remove_with_files(&path).map_err(failed())?;
+                findings.push(Finding::DamagedTables { cid });
             }
         }
-        Ok(unclean)
+        Ok(())
     }
 
-    /// Whether an extent holds written bytes, as far as the medium shows without being touched.
-    fn has_data(&self, run: Extent) -> Result<bool, PoolError> {
-        match self.medium {
-            Medium::Tmpfs => self.next_data(run.offset).map(|data| data < run.end()),
-            Medium::Dax | Medium::Device => {
-                Ok(self.map.bytes(run.offset, run.bytes()).iter().any(|byte| *byte != 0))
+    fn check_users(&self, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
+        for user in self.users()? {
+            if let Err(PoolError::DamagedQuota { .. }) = self.quota(&user) {
+                findings.push(Finding::DamagedQuota { user: user.clone() });
             }
-            Medium::Hugetlbfs | Medium::Other => Ok(false),
-        }
-    }
-
-    fn next_data(&self, offset: u64) -> Result<u64, PoolError> {
-        let seek =
-            lock::reopen(&self.file, OFlags::RDONLY).and_then(|fresh| {
-                match rustix::fs::seek(&fresh, SeekFrom::Data(offset)) {
-                    Err(Errno::NXIO) => Ok(u64::MAX),
-                    found => Ok(found?),
+            for cid in self.owned(&user)? {
+                if !self.is_there(cid)? {
+                    let name = format!("{USERS}/{user}/{cid}");
+                    let removed = self.directory.remove(&name);
+                    removed.map_err(self.directory.failed("remove", &name))?;
+                    findings.push(Finding::LostOwnership { cid, user: user.clone() });
                 }
-            });
-        seek.map_err(PoolError::io("look for data in", &self.path))
+            }
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,8 @@
-//! Images in this machine's own memory, for clones that cannot map the pool itself.
+//! Images in this machine's own memory, for clones that had better not map the pool itself.
 //!
-//! A device may refuse private mappings: no process can have pages of it that are shared until they are
-//! written. A copy is a file in memory with an image's bytes at the places that they have in the pool,
-//! and holes elsewhere: a process that maps it need not know, and all that clones do works as on tmpfs. It
-//! is sealed, and goes with the last process that has it.
+//! On media that report no faults, pages of a private mapping cannot be supplied one by one. A copy is a
+//! file in memory with an image's bytes: a process that maps it need not know, and all that clones do works
+//! as on tmpfs. It is sealed, and goes with the last process that has it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,78 +13,93 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use farfork_sys::memfd;
-use farfork_types::CHUNK_BYTES;
+use farfork_types::{CHUNK_BYTES, Cid};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_get_seals, memfd_create};
 
 use crate::error::PoolError;
-use crate::ids::{ChunkIndex, Extent};
+use crate::image_file::ImageFile;
 use crate::lock;
 use crate::map::SharedMap;
 use crate::media::{self, Medium};
 use crate::pool::Pool;
 
-/// How names of copies begin; the path of the pool follows, by which a checkpoint of a clone finds it.
+/// How names of copies begin; the id and the path of the pool follow, by which a checkpoint of a clone
+/// finds the image.
 const NAME: &str = "farfork:";
 /// What the kernel shows around the name of such a file.
 const SHOWN: (&str, &str) = ("/memfd:", " (deleted)");
 
-/// The pool of a copy that a list of mappings shows like this.
-pub fn pool_of_copy(shown: &str) -> Option<PathBuf> {
+/// The pool and the image of a copy that a list of mappings shows like this.
+pub fn source_of_copy(shown: &str) -> Option<(PathBuf, Cid)> {
     let name = shown.strip_prefix(SHOWN.0)?.strip_suffix(SHOWN.1)?;
-    name.strip_prefix(NAME).map(PathBuf::from)
+    let (cid, path) = name.strip_prefix(NAME)?.split_once(':')?;
+    Some((PathBuf::from(path), cid.parse().ok()?))
 }
 
 impl Pool {
-    /// A copy of an image, of which these are the extents, in memory that is charged to the caller. The
-    /// image must not be removed meanwhile.
+    /// A copy of an image, in memory that is charged to the caller.
     ///
     /// # Errors
     /// [`PoolError::Io`]: there is not so much memory, or the pool's path is longer than names of such
-    /// files can be (about 240 bytes); [`PoolError::Gone`], [`PoolError::Truncated`].
-    pub fn copy(&self, extents: &[Extent]) -> Result<OwnedFd, PoolError> {
-        self.intact()?;
-        self.try_copy(extents).map_err(PoolError::io("copy an image to memory from", &self.path))
-    }
-
-    fn try_copy(&self, extents: &[Extent]) -> io::Result<OwnedFd> {
-        let name = [NAME.as_bytes(), self.path.as_os_str().as_bytes()].concat();
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(memfd_create(CString::new(name)?.as_c_str(), flags)?);
-        file.set_len(self.layout.size())?;
-        media::reserve(Medium::Tmpfs, &file, extents)?;
-        // A mapping that could write would keep the file from being sealed, also in a process that another
-        // thread forks meanwhile.
-        let reader = File::from(lock::reopen(&file, OFlags::RDONLY)?);
-        let map = SharedMap::read_only(&reader, self.layout.size())?;
-        for run in extents {
-            map.gather(*run);
-            file.write_all_at(self.map.bytes(run.offset, run.bytes()), run.offset)?;
+    /// files can be (about 200 bytes); [`PoolError::TruncatedImage`], [`PoolError::ReadImage`].
+    pub fn copy(&self, image: &ImageFile) -> Result<OwnedFd, PoolError> {
+        let failed = || PoolError::io("copy an image to memory from", self.path());
+        let (file, map) = self.new_copy(image).map_err(failed())?;
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
+        for (offset, bytes) in chunks(image) {
+            let part = &mut buffer[..bytes];
+            image.read_to(offset, part)?;
+            file.write_all_at(part, offset).map_err(failed())?;
         }
-        memfd::seal(&file)?;
+        // A mapping keeps a file from being sealed only if it can write.
+        drop(map);
+        memfd::seal(&file).map_err(failed())?;
         Ok(file.into())
     }
 
-    /// Whether `file` is a copy of an image: has its bytes, where the pool has them, and keeps them. Its
-    /// maker does not prove that, and a file that only looks like one could have an image read by
-    /// a process that may not.
+    fn new_copy(&self, image: &ImageFile) -> io::Result<(File, SharedMap)> {
+        let start = format!("{NAME}{}:", image.id.cid);
+        let name = [start.as_bytes(), self.path().as_os_str().as_bytes()].concat();
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create(CString::new(name)?.as_c_str(), flags)?);
+        let bytes = image.id.bytes;
+        file.set_len(bytes)?;
+        media::reserve(Medium::Tmpfs, &file, &(0..bytes))?;
+        let reader = File::from(lock::reopen(&file, OFlags::RDONLY)?);
+        let map = SharedMap::read_only(&reader, bytes)?;
+        map.gather(&(0..farfork_types::align_down(bytes, CHUNK_BYTES)));
+        Ok((file, map))
+    }
+
+    /// Whether `file` is a copy of an image: has its bytes and keeps them. Its maker does not prove that,
+    /// and a file that only looks like one could have files opened that its process may not.
     ///
     /// # Errors
-    /// [`PoolError::Gone`], [`PoolError::Truncated`].
-    pub fn is_copy(&self, file: &File, extents: &[Extent]) -> Result<bool, PoolError> {
-        self.intact()?;
+    /// [`PoolError::TruncatedImage`], [`PoolError::ReadImage`].
+    pub fn is_copy(&self, file: &File, image: &ImageFile) -> Result<bool, PoolError> {
         let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(memfd::FINAL));
-        let mut buffer = vec![0; CHUNK_BYTES as usize];
-        let mut has_chunk = |chunk: Extent| {
-            let bytes = self.map.bytes(chunk.offset, chunk.bytes());
-            file.read_exact_at(&mut buffer, chunk.offset).is_ok() && buffer == bytes
-        };
-        Ok(is_sealed && extents.iter().flat_map(chunks).all(&mut has_chunk))
+        let is_as_long = file.metadata().is_ok_and(|found| found.len() == image.id.bytes);
+        if !is_sealed || !is_as_long {
+            return Ok(false);
+        }
+        let size = CHUNK_BYTES as usize;
+        let (mut own, mut other) = (vec![0; size], vec![0; size]);
+        for (offset, bytes) in chunks(image) {
+            image.read_to(offset, &mut own[..bytes])?;
+            let read = file.read_exact_at(&mut other[..bytes], offset);
+            if read.is_err() || own[..bytes] != other[..bytes] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
-fn chunks(run: &Extent) -> impl Iterator<Item = Extent> {
-    let first = run.first().0;
-    (first..first + run.chunks).map(|chunk| ChunkIndex(chunk).run(1))
+/// Places of an image's chunks, and their lengths.
+fn chunks(image: &ImageFile) -> impl Iterator<Item = (u64, usize)> + use<> {
+    let all = image.id.bytes;
+    let places = (0..all).step_by(CHUNK_BYTES as usize);
+    places.map(move |offset| (offset, (all - offset).min(CHUNK_BYTES) as usize))
 }
 
 #[cfg(test)]
@@ -96,56 +110,55 @@ mod tests {
 
     use super::*;
 
-    fn pool_with_image() -> (tempfile::TempDir, Pool, Vec<Extent>) {
+    fn pool_with_image() -> (tempfile::TempDir, Pool, ImageFile) {
         let dir = tempfile::tempdir().unwrap();
         let pool = Pool::create(&dir.path().join("a pool"), 8 * CHUNK_BYTES).unwrap();
-        let mut writer = pool.begin().unwrap();
-        writer.allocate(1).unwrap();
-        let extents = writer.allocate(2).unwrap();
-        writer.bytes_mut(extents[0])[CHUNK_BYTES as usize..].fill(7);
-        writer.publish(0).unwrap();
-        (dir, pool, extents)
+        let mut writer = pool.begin(None).unwrap();
+        writer.reserve(2 * CHUNK_BYTES).unwrap();
+        writer.bytes_mut(CHUNK_BYTES..CHUNK_BYTES + 9000).fill(7);
+        writer.keep(&[0..CHUNK_BYTES + 9000]).unwrap();
+        let (cid, _) = writer.publish().unwrap();
+        let image = pool.find(cid).unwrap();
+        (dir, pool, image)
     }
 
     #[test]
-    fn a_copy_has_the_bytes_of_the_image_at_their_places_and_no_others() {
-        let (_dir, pool, extents) = pool_with_image();
-        let copy = File::from(pool.copy(&extents).unwrap());
-        assert!(pool.is_copy(&copy, &extents).unwrap());
+    fn a_copy_has_the_bytes_of_the_image() {
+        let (_dir, pool, image) = pool_with_image();
+        let copy = File::from(pool.copy(&image).unwrap());
+        assert!(pool.is_copy(&copy, &image).unwrap());
         let mut bytes = [0; 2];
-        copy.read_exact_at(&mut bytes, extents[0].offset + CHUNK_BYTES - 1).unwrap();
+        copy.read_exact_at(&mut bytes, CHUNK_BYTES - 1).unwrap();
         assert_eq!(bytes, [0, 7]);
-        let found = rustix::fs::fstat(&copy).unwrap();
-        assert_eq!(found.st_size as u64, 8 * CHUNK_BYTES);
-        assert_eq!(found.st_blocks as u64 * 512, 2 * CHUNK_BYTES);
+        assert_eq!(copy.metadata().unwrap().len(), CHUNK_BYTES + 3 * 4096);
         let shown = std::fs::read_link(format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap();
-        assert_eq!(pool_of_copy(shown.to_str().unwrap()).as_deref(), Some(pool.path()));
+        let source = source_of_copy(shown.to_str().unwrap());
+        assert_eq!(source, Some((pool.path().to_owned(), image.id.cid)));
     }
 
     #[test]
     fn nothing_else_is_taken_for_a_copy() {
-        let (_dir, pool, extents) = pool_with_image();
-        let (start, bytes) = (extents[0].offset, extents[0].bytes());
+        let (_dir, pool, image) = pool_with_image();
         let sealed = |file: &File| memfd::seal(file).unwrap();
         let writable =
             |file: &File| fcntl_add_seals(file, memfd::FINAL.difference(SealFlags::WRITE)).unwrap();
         let forged = |content: &dyn Fn(&mut Vec<u8>), seal: fn(&File)| {
-            let mut all = pool.map.bytes(0, start + bytes).to_vec();
+            let mut all = image.read(0, image.id.bytes).unwrap();
             content(&mut all);
-            let name = format!("{NAME}{}", pool.path().display());
+            let name = format!("{NAME}{}:{}", image.id.cid, pool.path().display());
             let flags = MemfdFlags::ALLOW_SEALING;
             let file = File::from(memfd_create(name.as_str(), flags).unwrap());
             file.write_all_at(&all, 0).unwrap();
             seal(&file);
-            pool.is_copy(&file, &extents).unwrap()
+            pool.is_copy(&file, &image).unwrap()
         };
         assert!(forged(&|_| {}, sealed));
         assert!(!forged(&|_| {}, writable), "it can still change");
         assert!(!forged(&|all| *all.last_mut().unwrap() = 8, sealed));
-        assert!(!forged(&|all| all.truncate(start as usize + 1), sealed));
-        assert!(!pool.is_copy(&tempfile::tempfile().unwrap(), &extents).unwrap());
+        assert!(!forged(&|all| all.truncate(4096), sealed));
+        assert!(!pool.is_copy(&tempfile::tempfile().unwrap(), &image).unwrap());
         for shown in ["/memfd:farfork-overlay (deleted)", "/a/memfd:farfork:/p", "farfork:/p"] {
-            assert_eq!(pool_of_copy(shown), None);
+            assert_eq!(source_of_copy(shown), None);
         }
     }
 }

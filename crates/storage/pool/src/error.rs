@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use farfork_types::{CHUNK_BYTES, Cid};
 
-use crate::layout::{Layout, MAX_IMAGES, MAX_NODE_NAME_BYTES, MAX_NODES};
+use crate::nodes::MAX_NODE_NAME_BYTES;
+use crate::pool::Pool;
 
 /// The message of each error says what was done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +15,8 @@ pub enum PoolError {
     /// A pool cannot have the size that was asked for.
     #[error(
         "cannot make a pool of {size} bytes at {path}: its size is a multiple of {CHUNK_BYTES} \
-         bytes, at least {min} and less than {max}",
-        path = path.display(), min = Layout::SMALLEST_BYTES, max = Layout::TOO_MANY_BYTES
+         bytes, at least {min}",
+        path = path.display(), min = Pool::SMALLEST_BYTES
     )]
     BadSize {
         /// Where the pool was to be.
@@ -42,16 +43,6 @@ pub enum PoolError {
         /// The file.
         path: PathBuf,
     },
-    /// The pool was never finished.
-    #[error(
-        "cannot open the pool at {path}: it is not finished; wait for the command that makes it, or, \
-         if that was killed, delete the file and make the pool again",
-        path = path.display()
-    )]
-    Unfinished {
-        /// The file.
-        path: PathBuf,
-    },
     /// The pool has another format.
     #[error(
         "cannot open the pool at {path}: it has format version {found}, this farfork reads {known}; \
@@ -68,30 +59,18 @@ pub enum PoolError {
     },
     /// The superblock does not fit its checksum.
     #[error(
-        "the superblock of the pool at {path} is damaged: its images are lost, delete the file \
-         and make a new pool",
+        "the superblock of the pool at {path} is damaged: delete the directory and make a new \
+         pool; its images are files below images/, which nothing reads without it",
         path = path.display()
     )]
     DamagedSuperblock {
         /// The file.
         path: PathBuf,
     },
-    /// The record of an image does not fit its checksum.
-    #[error(
-        "the record of image {cid} in the pool at {path} is damaged: remove the image and take a \
-         new checkpoint; `farfork pool check` lists what else is damaged",
-        path = path.display()
-    )]
-    DamagedImage {
-        /// The file.
-        path: PathBuf,
-        /// The image.
-        cid: Cid,
-    },
     /// The access tables of an image cannot be read.
     #[error(
-        "the access tables of image {cid} in the pool at {path} are damaged: end its clones and \
-         run `farfork pool check`, which drops them, then profile the image again",
+        "the access tables of image {cid} in the pool at {path} are damaged: run \
+         `farfork pool check`, which drops them, then profile the image again",
         path = path.display()
     )]
     DamagedTables {
@@ -99,20 +78,6 @@ pub enum PoolError {
         path: PathBuf,
         /// The image.
         cid: Cid,
-    },
-    /// The file is shorter than the pool.
-    #[error(
-        "the pool at {path} is truncated: the file has {found} of {size} bytes; delete it and make \
-         a new pool",
-        path = path.display()
-    )]
-    Truncated {
-        /// The file.
-        path: PathBuf,
-        /// Bytes that are there.
-        found: u64,
-        /// Bytes that the superblock states.
-        size: u64,
     },
     /// The file was deleted, replaced or unmounted.
     #[error(
@@ -124,7 +89,7 @@ pub enum PoolError {
         /// Where it was.
         path: PathBuf,
     },
-    /// Too few chunks are free.
+    /// Too few bytes are free.
     #[error(
         "no space for {asked} bytes in the pool at {path}: {free} bytes are free; remove images \
          with `farfork images rm`, end clones of removed ones, or make a larger pool",
@@ -152,26 +117,6 @@ pub enum PoolError {
         asked: u64,
         /// What the kernel said.
         source: io::Error,
-    },
-    /// All image slots are taken.
-    #[error(
-        "the pool at {path} has {MAX_IMAGES} images and cannot take one more: remove images with \
-         `farfork images rm`",
-        path = path.display()
-    )]
-    TooManyImages {
-        /// The file.
-        path: PathBuf,
-    },
-    /// All node slots are taken.
-    #[error(
-        "the pool at {path} has {MAX_NODES} nodes and cannot take one more: forget those that are \
-         gone for good with `farfork pool forget-node`",
-        path = path.display()
-    )]
-    TooManyNodes {
-        /// The file.
-        path: PathBuf,
     },
     /// No such node.
     #[error(
@@ -213,45 +158,6 @@ pub enum PoolError {
         /// The image asked for.
         cid: Cid,
     },
-    /// A range lies outside of the data area.
-    #[error(
-        "cannot read {len} bytes at offset {offset} of the pool at {path}: they lie outside of \
-         its data; the image that names them is damaged",
-        path = path.display()
-    )]
-    OutOfRange {
-        /// The file.
-        path: PathBuf,
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// The root does not fit the image.
-    #[error(
-        "cannot publish image {cid}: its root has {root_bytes} bytes, the image {image_bytes}; \
-         allocate space for the root first"
-    )]
-    BadRoot {
-        /// The image.
-        cid: Cid,
-        /// Bytes of the root.
-        root_bytes: u64,
-        /// Bytes of the image.
-        image_bytes: u64,
-    },
-    /// The slot was taken from a living writer.
-    #[error(
-        "cannot publish image {cid}: its place in the pool at {path} was taken although its \
-         writer lives; check the pool and take the checkpoint again",
-        path = path.display()
-    )]
-    SlotLost {
-        /// The file.
-        path: PathBuf,
-        /// The image.
-        cid: Cid,
-    },
     /// The medium cannot carry a pool.
     #[error("cannot make a pool at {path}: {why}", path = path.display())]
     Unsuitable {
@@ -259,6 +165,122 @@ pub enum PoolError {
         path: PathBuf,
         /// The reason and the way out.
         why: &'static str,
+    },
+    /// It is a pool of the time when pools were single files.
+    #[error(
+        "{path} is a pool of an older farfork, which was one file; this one keeps a pool in a directory: \
+         export its images with the farfork that made it (`farfork images export`), make a new pool, and \
+         import them (`farfork images import`)",
+        path = path.display()
+    )]
+    OldPool {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory has other things in it.
+    #[error(
+        "cannot make a pool at {path}: the directory is not empty; give one that is, or that does not \
+         exist yet",
+        path = path.display()
+    )]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The pool is another user's.
+    #[error(
+        "cannot use the pool at {path}: it belongs to user {owner}, who could have this user run anything \
+         (an image is a program); if you trust that user, set {}={owner} here and for the node agent",
+        crate::pool::TRUSTED_OWNER, path = path.display()
+    )]
+    ForeignOwner {
+        /// The pool.
+        path: PathBuf,
+        /// Number of the user.
+        owner: u32,
+    },
+    /// Others may write to the pool's directory.
+    #[error(
+        "cannot use the pool at {path}: other users may write to its directory; take that from them with \
+         `chmod 700`, then run `farfork pool check`",
+        path = path.display()
+    )]
+    Exposed {
+        /// The pool.
+        path: PathBuf,
+    },
+    /// The file of an image is not its owner's alone.
+    #[error(
+        "cannot use image {cid}: of {path}, {why}; what it holds may have been read or changed: remove \
+         the image and take a new checkpoint",
+        path = path.display()
+    )]
+    UnsafeImage {
+        /// The file.
+        path: PathBuf,
+        /// The image.
+        cid: Cid,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The file of an image is shorter than it was.
+    #[error("image {cid} is truncated: remove it and take a new checkpoint")]
+    TruncatedImage {
+        /// The image.
+        cid: Cid,
+    },
+    /// The file of an image cannot be read.
+    #[error("cannot read image {cid}: {}; `farfork pool check` shows what is damaged", words::of(.source))]
+    ReadImage {
+        /// The image.
+        cid: Cid,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A user has what the user may have.
+    #[error(
+        "no space for user {user} in the pool at {path}: {what}; remove images with `farfork images rm`, \
+         or raise the limit with `farfork pool quota`",
+        path = path.display()
+    )]
+    OverQuota {
+        /// The pool.
+        path: PathBuf,
+        /// The user.
+        user: String,
+        /// Which limit.
+        what: String,
+    },
+    /// A name is not a link to an image.
+    #[error(
+        "the name at {path} is not one that farfork made: run `farfork pool check`, which removes it, and \
+         name its image again",
+        path = path.display()
+    )]
+    BadName {
+        /// The link.
+        path: PathBuf,
+    },
+    /// A limit cannot be read.
+    #[error(
+        "the limits of user {user} in the pool at {path} are damaged: set them again with \
+         `farfork pool quota`",
+        path = path.display()
+    )]
+    DamagedQuota {
+        /// The pool.
+        path: PathBuf,
+        /// The user.
+        user: String,
+    },
+    /// A user cannot have this name.
+    #[error(
+        "invalid user {user:?}: a name has 1 to 200 letters, digits, '.', '_' and '-', and starts with \
+         none of the last two nor '.'"
+    )]
+    BadUser {
+        /// The name.
+        user: String,
     },
     /// The pool is in use.
     #[error(

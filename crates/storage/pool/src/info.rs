@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::SeqCst;
 
-use farfork_types::CHUNK_BYTES;
+use farfork_types::Cid;
 use serde::Serialize;
 
 use crate::error::PoolError;
-use crate::ids::{ImageSlot, NodeSlot, Owner};
-use crate::lock::HeldLock;
+use crate::lock::{self, HeldLock, LockByte};
 use crate::media::{self, Medium};
 use crate::pool::Pool;
-use crate::slots::State;
+use crate::users::{USERS, UserInfo};
+use crate::writer::REMOVED;
 
 /// A pool at one moment, as far as others did not change it meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,33 +20,41 @@ pub struct PoolInfo {
     pub path: PathBuf,
     /// What it lies on.
     pub medium: Medium,
-    /// Bytes of the file.
+    /// Bytes that images can take in all.
     pub size_bytes: u64,
     /// Bytes that images can still take.
     pub free_bytes: u64,
-    /// Bytes that images hold, those being written and removed included.
+    /// Bytes that are taken.
     pub used_bytes: u64,
+    /// Bytes of these that no listed image has: of images that are being written, that are removed but
+    /// still mapped by clones, and of the pool's own files. Known where the pool is a mount of its own.
+    pub unlisted_bytes: u64,
     /// The memory cgroup that pays, or that the writer pays and why.
     pub charged_to: String,
     /// What makes the pool slower than it could be.
     pub notes: Vec<String>,
-    /// Everything in the image table.
+    /// All images.
     pub images: Vec<ImageInfo>,
+    /// Users that have images or limits.
+    pub users: Vec<UserInfo>,
     /// Names of the nodes that have registered.
     pub nodes: Vec<String>,
 }
 
-/// One entry of the image table.
+/// One image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImageInfo {
     /// The id, 32 hexadecimal digits.
     pub cid: String,
     /// What becomes of it.
     pub state: ImageState,
-    /// Bytes of the chunks that it holds.
+    /// Bytes that it takes.
     pub bytes: u64,
     /// Bytes of its side tables, which show how clones use its pages.
     pub table_bytes: u64,
+    /// The user that it counts towards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Names of the nodes that pin it.
     pub pinned_by: Vec<String>,
 }
@@ -56,13 +63,9 @@ pub struct ImageInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageState {
-    /// Its writer lives.
-    Writing,
-    /// Its writer died; its chunks come back with the next writer or check.
-    Abandoned,
     /// It is visible.
     Published,
-    /// It is removed, but a node pins it.
+    /// It is removed, but a node pins it, on a medium that several kernels may share.
     Removed,
 }
 
@@ -70,95 +73,91 @@ impl Pool {
     /// Looks at the whole pool without changing it.
     ///
     /// # Errors
-    /// [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
+    /// [`PoolError::Gone`], [`PoolError::Io`].
     pub fn info(&self) -> Result<PoolInfo, PoolError> {
         self.intact()?;
-        let held = self.bytes_by_owner();
-        let free_bytes = held.get(&0).copied().unwrap_or(0);
-        let used_bytes = u64::from(self.layout.data_chunks()) * CHUNK_BYTES - free_bytes;
+        let images = self.image_infos()?;
+        let (size_bytes, free_bytes) = self.space()?;
+        let used_bytes = size_bytes.saturating_sub(free_bytes);
+        let listed: u64 = images.iter().map(|image| image.bytes + image.table_bytes).sum();
+        let unlisted_bytes = if self.is_own_mount { used_bytes.saturating_sub(listed) } else { 0 };
+        let users = self.users()?;
+        let mut nodes: Vec<String> = self.nodes()?.into_iter().map(|node| node.name).collect();
+        nodes.sort();
         Ok(PoolInfo {
-            path: self.path.clone(),
+            path: self.path().to_owned(),
             medium: self.medium,
-            size_bytes: self.layout.size(),
+            size_bytes,
             free_bytes,
             used_bytes,
+            unlisted_bytes,
             charged_to: self.account.describe(),
             notes: self.notes()?,
-            images: self.image_infos(&held)?,
-            nodes: self.nodes().map(|(_, name)| name).collect(),
+            images,
+            users: users.iter().map(|user| self.user_info(user)).collect::<Result<_, _>>()?,
+            nodes,
         })
     }
 
-    /// The registered nodes and their names.
-    ///
-    /// # Errors
-    /// [`PoolError::Gone`], [`PoolError::Truncated`].
-    pub fn node_names(&self) -> Result<HashMap<NodeSlot, String>, PoolError> {
-        self.intact()?;
-        Ok(self.nodes().collect())
-    }
-
-    fn bytes_by_owner(&self) -> HashMap<u64, u64> {
-        let mut held = HashMap::new();
-        for (word, run) in self.chunks().runs() {
-            *held.entry(word).or_default() += run.bytes();
-        }
-        held
-    }
-
     fn notes(&self) -> Result<Vec<String>, PoolError> {
-        let look = PoolError::io("read the mounts that hold", &self.path);
-        let small =
-            self.medium == Medium::Tmpfs && !media::has_huge_pages(&self.file).map_err(look)?;
+        let look = PoolError::io("read the mounts that hold", self.path());
+        let small = self.medium == Medium::Tmpfs
+            && !media::has_huge_pages(self.directory.fd()).map_err(look)?;
         let note = "the tmpfs is not mounted with huge=always: clones start tens of times slower";
         Ok(small.then(|| note.to_owned()).into_iter().collect())
     }
 
-    fn image_infos(&self, held: &HashMap<u64, u64>) -> Result<Vec<ImageInfo>, PoolError> {
-        let names: HashMap<_, _> = self.nodes().collect();
+    fn image_infos(&self) -> Result<Vec<ImageInfo>, PoolError> {
+        let failed = || self.directory.failed("look at the images of", "");
+        let mut pins: HashMap<Cid, Vec<String>> = HashMap::new();
+        for node in self.nodes()? {
+            for cid in node.pins.iter().flatten() {
+                pins.entry(*cid).or_default().push(node.name.clone());
+            }
+        }
+        let mut users: HashMap<Cid, String> = HashMap::new();
+        for user in self.users()? {
+            users.extend(self.owned(&user)?.into_iter().map(|cid| (cid, user.clone())));
+        }
         let mut infos = Vec::new();
-        for (index, record) in self.images().iter().enumerate() {
-            let slot = ImageSlot(index as u32);
-            let Some((generation, state)) = State::of_word(record.state.load(SeqCst)) else {
-                continue;
-            };
-            let Some(state) = self.image_state(slot, state)? else { continue };
-            let owner = Owner { slot, generation };
+        let mut add = |cid: Cid, state, (bytes, table_bytes)| {
             infos.push(ImageInfo {
-                cid: record.cid().to_string(),
+                cid: cid.to_string(),
                 state,
-                bytes: held.get(&owner.word()).copied().unwrap_or(0),
-                table_bytes: held.get(&owner.side_word()).copied().unwrap_or(0),
-                pinned_by: self
-                    .pinned_by(owner)
-                    .filter_map(|node| names.get(&node).cloned())
-                    .collect(),
+                bytes,
+                table_bytes,
+                user: users.remove(&cid),
+                pinned_by: pins.remove(&cid).unwrap_or_default(),
             });
+        };
+        let mut published = self.images()?;
+        published.sort_by_key(|cid| cid.to_bytes());
+        for cid in published {
+            if let Some(taken) = self.taken(cid).map_err(failed())? {
+                add(cid, ImageState::Published, taken);
+            }
+        }
+        for name in self.directory.list(REMOVED).map_err(failed())? {
+            let found = self.directory.look(&format!("{REMOVED}/{name}")).map_err(failed())?;
+            if let (Ok(cid), Some(found)) = (name.parse(), found) {
+                add(cid, ImageState::Removed, (found.st_blocks as u64 * 512, 0));
+            }
         }
         Ok(infos)
     }
 
-    fn image_state(&self, slot: ImageSlot, state: State) -> Result<Option<ImageState>, PoolError> {
-        Ok(Some(match state {
-            State::Free => return Ok(None),
-            State::Writing if self.has_writer(slot)? => ImageState::Writing,
-            State::Writing => ImageState::Abandoned,
-            State::Published => ImageState::Published,
-            State::Removed => ImageState::Removed,
-        }))
-    }
-
     /// What keeps the pool from being destroyed, in words.
-    pub(crate) fn users(&self, _lock: &HeldLock) -> Result<Vec<String>, PoolError> {
-        let mut users = Vec::new();
-        for image in self.info()?.images {
-            if image.state == ImageState::Writing {
-                users.push(format!("image {} is being written", image.cid));
-            }
-            for node in image.pinned_by {
-                users.push(format!("node {node} runs clones of image {}", image.cid));
-            }
+    pub(crate) fn uses(&self, _lock: &HeldLock) -> Result<Vec<String>, PoolError> {
+        let mut uses = Vec::new();
+        let is_written = lock::is_held(&self.superblock, LockByte::WRITERS);
+        if is_written.map_err(self.directory.failed("look for writers of", USERS))? {
+            uses.push("an image is being written".to_owned());
         }
-        Ok(users)
+        for node in self.nodes()? {
+            let name = &node.name;
+            let pins = node.pins.iter().flatten();
+            uses.extend(pins.map(|cid| format!("node {name} runs clones of image {cid}")));
+        }
+        Ok(uses)
     }
 }

@@ -1,4 +1,4 @@
-//! Locks between processes of one kernel: bytes of the pool's file, far beyond its end.
+//! Locks between processes of one kernel: bytes of a file, far beyond its end.
 //!
 //! 1. A lock belongs to an open file description of its own, so that two threads of one process
 //!    exclude each other and a holder can be seen through any other description.
@@ -7,13 +7,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use farfork_types::Cid;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{Mode, OFlags};
-
-use crate::ids::{ImageSlot, NodeSlot};
 
 /// A byte that stands for something lockable.
 #[derive(Debug, Clone, Copy)]
@@ -23,24 +22,22 @@ pub(crate) struct LockByte(i64);
 const LOCKS_AT: i64 = 1 << 62;
 
 impl LockByte {
-    /// Guards chunk owners, image slots and the node table.
+    /// Of the superblock: guards publication where there are quotas, the users' tables, and nodes.
     pub(crate) const TABLES: LockByte = LockByte(LOCKS_AT);
-    /// Guards the catalog area.
-    pub(crate) const CATALOG: LockByte = LockByte(LOCKS_AT + 1);
+    /// Of the superblock: guards names.
+    pub(crate) const NAMES: LockByte = LockByte(LOCKS_AT + 1);
+    /// Of the superblock: shared by all that write an image.
+    pub(crate) const WRITERS: LockByte = LockByte(LOCKS_AT + 2);
+    /// Of a file that is being written, or that its writer holds still.
+    pub(crate) const WRITER: LockByte = LockByte(LOCKS_AT + 3);
+    /// Of a node's file: its agent lives.
+    pub(crate) const NODE: LockByte = LockByte(LOCKS_AT + 4);
 
-    /// Held by the writer of an image as long as it lives.
-    pub(crate) const fn writer(slot: ImageSlot) -> LockByte {
-        LockByte(LOCKS_AT + 4096 + slot.0 as i64)
-    }
-
-    /// Held by the process that writes a node's row of pins.
-    pub(crate) const fn node(node: NodeSlot) -> LockByte {
-        LockByte(LOCKS_AT + 8192 + node.0 as i64)
-    }
-
-    /// A byte of a pin file, held by clones of the image.
-    pub(crate) const fn holder(slot: ImageSlot) -> LockByte {
-        LockByte(slot.0 as i64)
+    /// A byte of a pin file, held by clones of the image. Ids are random, and far fewer than these.
+    pub(crate) fn holder(cid: Cid) -> LockByte {
+        let mut low = [0; 8];
+        low.copy_from_slice(&cid.to_bytes()[..8]);
+        LockByte(i64::from_le_bytes(low) & (LOCKS_AT - 1))
     }
 
     fn request(self, kind: i32) -> nix::libc::flock {
@@ -69,12 +66,6 @@ pub(crate) fn reopen(file: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
 pub(crate) struct HeldLock {
     file: OwnedFd,
     byte: LockByte,
-}
-
-impl AsFd for HeldLock {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
 }
 
 impl HeldLock {

@@ -1,81 +1,57 @@
-//! The pool's file in this process's memory.
-#![allow(unsafe_code)] // reason: hands out memory that other processes map
+//! The file of an image in the memory of its writer.
+#![allow(unsafe_code)] // reason: hands out mapped memory
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::AtomicU64;
+use std::ops::Range;
 
 use farfork_types::{CHUNK_BYTES, align_up};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-use crate::ids::Extent;
-
-/// What may live in the pool's tables.
-///
-/// # Safety
-/// The type is `repr(C)`, at most 8-byte aligned, valid for every bit pattern, made of atomics
-/// only, and holds neither pointers nor file descriptors.
-pub(crate) unsafe trait Shared {}
-
-// SAFETY: an atomic integer.
-unsafe impl Shared for AtomicU64 {}
-
 /// Linux 6.1.
 const MADV_COLLAPSE: i32 = 25;
-/// Chunks of an extent for which memory is looked for in vain: each time that takes milliseconds.
+/// Chunks of a range for which memory is looked for in vain: each time that takes milliseconds.
 const MOST_IN_VAIN: u32 = 8;
 
-/// The whole file, mapped shared and writable.
+/// The first bytes of a file, mapped shared.
 pub(crate) struct SharedMap(MmapRaw);
 
 impl SharedMap {
-    pub(crate) fn new(file: &File, size: u64) -> io::Result<SharedMap> {
-        MmapOptions::new().len(size as usize).map_raw(file).map(SharedMap)
+    pub(crate) fn new(file: &File, bytes: u64) -> io::Result<SharedMap> {
+        MmapOptions::new().len(bytes as usize).map_raw(file).map(SharedMap)
     }
 
-    /// The whole file, which can be read and gathered only.
-    pub(crate) fn read_only(file: &File, size: u64) -> io::Result<SharedMap> {
-        MmapOptions::new().len(size as usize).map_raw_read_only(file).map(SharedMap)
+    /// The same, which can be read and gathered only.
+    pub(crate) fn read_only(file: &File, bytes: u64) -> io::Result<SharedMap> {
+        MmapOptions::new().len(bytes as usize).map_raw_read_only(file).map(SharedMap)
     }
 
-    fn at(&self, offset: u64, len: u64) -> *mut u8 {
-        let end = offset.checked_add(len).expect("a place in the pool");
-        assert!(end <= self.0.len() as u64, "bytes {offset}+{len} lie outside of the pool");
-        // SAFETY: `offset` was just shown to lie within the mapping.
-        unsafe { self.0.as_mut_ptr().add(offset as usize) }
+    fn at(&self, range: &Range<u64>) -> *mut u8 {
+        let is_inside = range.start <= range.end && range.end <= self.0.len() as u64;
+        assert!(is_inside, "bytes {range:?} lie outside of the mapped file");
+        // SAFETY: `start` was just shown to lie within the mapping.
+        unsafe { self.0.as_mut_ptr().add(range.start as usize) }
     }
 
-    /// `count` records from `offset` on, a multiple of 8.
-    pub(crate) fn table<T: Shared>(&self, offset: u64, count: usize) -> &[T] {
-        let start = self.at(offset, (count * size_of::<T>()) as u64);
-        assert!(start.cast::<T>().is_aligned());
-        // SAFETY: in bounds and aligned as asserted; `Shared` says that every bit pattern is valid
-        // and that other processes change the bytes through atomics only.
-        unsafe { std::slice::from_raw_parts(start.cast::<T>(), count) }
+    /// Bytes of a file that no other process can reach.
+    pub(crate) fn bytes_mut(&mut self, range: Range<u64>) -> &mut [u8] {
+        let start = self.at(&range);
+        // SAFETY: in bounds; the file has no name yet, or one that only its writer uses, and the map is
+        // borrowed as long as the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(start, (range.end - range.start) as usize) }
     }
 
-    /// Bytes of a published image, which are not written while the reference lives.
-    pub(crate) fn bytes(&self, offset: u64, len: u64) -> &[u8] {
-        // SAFETY: in bounds; callers hand out published ranges only, which no writer touches.
-        unsafe { std::slice::from_raw_parts(self.at(offset, len), len as usize) }
+    /// The same, to be read.
+    pub(crate) fn bytes(&self, range: Range<u64>) -> &[u8] {
+        let start = self.at(&range);
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
     }
 
-    /// The bytes of an extent.
-    ///
-    /// # Safety
-    /// The extent belongs to an unpublished image of the caller, and no other reference to it
-    /// exists as long as the returned one.
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn bytes_mut(&self, extent: Extent) -> &mut [u8] {
-        let start = self.at(extent.offset, extent.bytes());
-        // SAFETY: in bounds; exclusive by the contract above.
-        unsafe { std::slice::from_raw_parts_mut(start, extent.bytes() as usize) }
-    }
-
-    /// Has the pages of an extent made present and writable. A kernel that cannot (before Linux
+    /// Has the pages of a range made present and writable. A kernel that cannot (before Linux
     /// 5.14) makes them so at the first write, and so does a full medium.
-    pub(crate) fn populate(&self, extent: Extent) {
-        let (offset, len) = (extent.offset as usize, extent.bytes() as usize);
+    pub(crate) fn populate(&self, range: &Range<u64>) {
+        let (offset, len) = (range.start as usize, (range.end - range.start) as usize);
         let _ = self.0.advise_range(Advice::PopulateWrite, offset, len);
     }
 
@@ -84,14 +60,14 @@ impl SharedMap {
     /// before Linux 6.1, or without `huge=always`; after a few chunks in vain nothing more is tried.
     ///
     /// Async-signal-safe.
-    pub(crate) fn gather(&self, extent: Extent) {
-        self.gather_part(extent.offset, extent.bytes(), &mut { MOST_IN_VAIN });
+    pub(crate) fn gather(&self, range: &Range<u64>) {
+        self.gather_part(range.start, range.end - range.start, &mut { MOST_IN_VAIN });
     }
 
     /// The kernel ends at the first chunk that it finds no memory for, and does not say which: the
     /// halves are tried then. What is gathered already takes it next to no time.
     fn gather_part(&self, offset: u64, bytes: u64, tries: &mut u32) {
-        let start = self.at(offset, bytes);
+        let start = self.at(&(offset..offset + bytes));
         // SAFETY: the range lies in the mapping; no byte of it changes.
         let done = unsafe { libc::madvise(start.cast(), bytes as usize, MADV_COLLAPSE) } == 0;
         if done || *tries == 0 {
@@ -104,25 +80,5 @@ impl SharedMap {
         let half = align_up(bytes / 2, CHUNK_BYTES);
         self.gather_part(offset, half, tries);
         self.gather_part(offset + half, bytes - half, tries);
-    }
-
-    /// Copies `bytes` to `offset`.
-    ///
-    /// # Safety
-    /// The place belongs to an unpublished image of the caller, and no reference to it exists.
-    pub(crate) unsafe fn write(&self, offset: u64, bytes: &[u8]) {
-        let target = self.at(offset, bytes.len() as u64);
-        // SAFETY: in bounds; exclusive by the contract above, so it cannot overlap `bytes`.
-        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
-    }
-
-    /// Overwrites an extent with zeros.
-    ///
-    /// # Safety
-    /// No image that is read or written owns the extent.
-    pub(crate) unsafe fn zero(&self, extent: Extent) {
-        let start = self.at(extent.offset, extent.bytes());
-        // SAFETY: in bounds; unused by the contract above.
-        unsafe { start.write_bytes(0, extent.bytes() as usize) }
     }
 }

@@ -1,144 +1,273 @@
-//! The table of nodes.
+//! Nodes and their pins: which images clones of a node map.
 //!
-//! 1. A row belongs to a name and to the pin file that shows what lives of the node: two agents of one
-//!    name and of different run directories have a row each.
-//! 2. The writer of a row holds its lock, as long as it may. A process that takes, frees or reuses a row
-//!    holds both that lock and the one of the tables.
-//! 3. A row is taken from its owner only by the process that has its pin file, or after the machine was started again,
-//!    or if nothing is pinned in it any more.
+//! ```text
+//!  nodes/NODE      one file per node; NODE is a number drawn from its name and its pin file
+//!
+//!  0      header   magic, version, checksum, whose it is, name
+//!  256    pins     one id of 16 bytes each; 0 where there is none
+//! ```
+//! 1. A file belongs to a name and to the pin file that shows what lives of the node: two agents of one
+//!    name and of different run directories have a file each.
+//! 2. Its one writer, the agent, holds its lock. Any process reads it.
+//! 3. A pin is written first and the image looked for afterwards; a removal does it the other way round.
+//!    Pins decide only where several kernels map the same medium ([`crate::Medium`]); elsewhere they
+//!    show what is in use.
+//! 4. A file is taken from its owner only by the process that has its pin file, or after the machine was
+//!    started again.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_sys::boot::Boot;
+use farfork_types::Cid;
+use rustix::fs::OFlags;
+use serde::Serialize;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::PoolError;
 use crate::failpoint::step;
-use crate::ids::NodeSlot;
-use crate::layout::{HOLDER_WORDS, MAX_NODE_NAME_BYTES, MAX_NODES, NODES_AT, NodeRecord};
 use crate::lock::{HeldLock, LockByte};
 use crate::pinfile::{Holder, PinFile};
 use crate::pool::Pool;
-use crate::words;
 
-/// How long the row of an agent may still be locked that is about to have ended.
+/// Directory of the nodes.
+pub(crate) const NODES: &str = "nodes";
+/// Bytes of a node's name.
+pub const MAX_NODE_NAME_BYTES: usize = 88;
+/// How long the file of an agent may still be locked that is about to have ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl NodeRecord {
-    /// Name and holder; `None` if the record is free or does not fit its checksum.
-    fn read(&self) -> Option<(String, Holder)> {
-        let header = self.header.load(Acquire);
-        let name = words::load_bytes(&self.name, header as u32 as usize);
-        let holder: [u64; HOLDER_WORDS] = std::array::from_fn(|n| self.holder[n].load(Relaxed));
-        let is_sound = header != 0 && header == header_of(holder, &name);
-        Some((String::from_utf8(name).ok().filter(|_| is_sound)?, Holder::from_words(holder)))
-    }
+const MAGIC: u64 = u64::from_le_bytes(*b"farforkN");
+const VERSION: u32 = 1;
+const PINS_AT: u64 = 256;
+const PIN_BYTES: usize = 16;
+const FREE: [u8; PIN_BYTES] = [0; PIN_BYTES];
 
-    fn write(&self, name: &str, holder: Holder) {
-        let holder = holder.to_words();
-        words::store_bytes(&self.name, name.as_bytes());
-        self.holder.iter().zip(holder).for_each(|(word, value)| word.store(value, Relaxed));
-        step();
-        self.header.store(header_of(holder, name.as_bytes()), SeqCst);
-        step();
-    }
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    magic: u64,
+    version: u32,
+    /// crc32c of the header with 0 in this place.
+    checksum: u32,
+    /// Whose it is: a [`Holder`].
+    holder: [u64; 4],
+    name_bytes: u64,
+    name: [u8; MAX_NODE_NAME_BYTES],
+    reserved: [u64; 14],
+}
 
-    pub(crate) fn is_damaged(&self) -> bool {
-        self.header.load(Acquire) != 0 && self.read().is_none()
+const _: () = assert!(size_of::<Header>() == PINS_AT as usize);
+
+/// The number of a node in a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct NodeId(u64);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 
-fn header_of(holder: [u64; HOLDER_WORDS], name: &[u8]) -> u64 {
-    let sum = holder.iter().fold(0, |sum, word| crc32c::crc32c_append(sum, &word.to_le_bytes()));
-    u64::from(crc32c::crc32c_append(sum, name)) << 32 | name.len() as u64
+impl FromStr for NodeId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<NodeId, std::num::ParseIntError> {
+        u64::from_str_radix(text, 16).map(NodeId)
+    }
 }
 
-/// A node's row of pins, which no other process writes as long as this is there.
+impl NodeId {
+    fn of(name: &str, holder: Holder) -> NodeId {
+        let mut bytes = holder.to_words().as_bytes().to_vec();
+        bytes.extend(name.as_bytes());
+        // Two sums, since one of 32 bits could be the same for two nodes.
+        let (low, high) = (crc32c::crc32c(&bytes), crc32c::crc32c_append(0x5eed, &bytes));
+        bytes.reverse();
+        let back = crc32c::crc32c(&bytes);
+        NodeId(u64::from(high ^ back) << 32 | u64::from(low))
+    }
+}
+
+/// A node's file, which no other process writes as long as this is there.
 #[derive(Debug)]
 pub struct NodeRow {
-    slot: NodeSlot,
+    id: NodeId,
+    file: File,
+    /// As they stand in the file.
+    pins: Mutex<Vec<Option<Cid>>>,
     _lock: HeldLock,
 }
 
 impl NodeRow {
-    /// Which row.
-    pub fn slot(&self) -> NodeSlot {
-        self.slot
+    /// Which node.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Writes the pin of `cid`; whether it is new.
+    fn add(&self, cid: Cid) -> io::Result<bool> {
+        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        if pins.contains(&Some(cid)) {
+            return Ok(false);
+        }
+        let free = pins.iter().position(Option::is_none).unwrap_or(pins.len());
+        self.file.write_all_at(&cid.to_bytes(), at(free))?;
+        step();
+        match pins.get_mut(free) {
+            Some(pin) => *pin = Some(cid),
+            None => pins.push(Some(cid)),
+        }
+        Ok(true)
+    }
+
+    fn clear(&self, cid: Cid) -> io::Result<()> {
+        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = pins.iter().position(|pin| *pin == Some(cid)) {
+            self.file.write_all_at(&FREE, at(place))?;
+            step();
+            pins[place] = None;
+        }
+        Ok(())
+    }
+
+    fn pinned(&self) -> Vec<Cid> {
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        pins.iter().flatten().copied().collect()
     }
 }
 
-/// What became of the rows of a node that was to be forgotten.
+fn at(place: usize) -> u64 {
+    PINS_AT + (place * PIN_BYTES) as u64
+}
+
+/// What became of what the pool knew of a node that was to be forgotten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Rows that were dropped.
+    /// Files that were dropped.
     pub rows: usize,
     /// Images that were pinned in them.
     pub pins: usize,
-    /// Rows that stay: an agent or clones of theirs live.
+    /// Files that stay: an agent or clones of theirs live.
     pub living: usize,
 }
 
+/// A node's file, as it was read.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    holder: Holder,
+    pub(crate) pins: Vec<Option<Cid>>,
+}
+
+impl Node {
+    /// `None` if the bytes are not those of a node.
+    fn parse(id: NodeId, bytes: &[u8]) -> Option<Node> {
+        let (header, rest) = Header::read_from_prefix(bytes).ok()?;
+        let without = Header { checksum: 0, ..header };
+        let name = header.name.get(..usize::try_from(header.name_bytes).ok()?)?;
+        let is_sound = (header.magic, header.version) == (MAGIC, VERSION)
+            && crc32c::crc32c(without.as_bytes()) == header.checksum;
+        let pins = rest.as_chunks::<PIN_BYTES>().0.iter();
+        let pin = |pin: &[u8; PIN_BYTES]| (*pin != FREE).then(|| Cid::from_bytes(*pin));
+        is_sound.then_some(Node {
+            id,
+            name: String::from_utf8(name.to_vec()).ok()?,
+            holder: Holder::from_words(header.holder),
+            pins: pins.map(pin).collect(),
+        })
+    }
+
+    fn header(name: &str, holder: Holder) -> Header {
+        let mut header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            checksum: 0,
+            holder: holder.to_words(),
+            name_bytes: name.len() as u64,
+            name: [0; MAX_NODE_NAME_BYTES],
+            reserved: [0; 14],
+        };
+        header.name[..name.len()].copy_from_slice(name.as_bytes());
+        Header { checksum: crc32c::crc32c(header.as_bytes()), ..header }
+    }
+}
+
 impl Pool {
-    /// The row of the node `name` whose clones hold locks in `holders`, which is taken if there is none.
-    /// Another node may have the same name. Pins of a former life of the machine are cleared.
+    /// The file of the node `name` whose clones hold locks in `holders`, which is made if there is none.
+    /// Another node may have the same name. What a former life of the machine has left is removed.
     ///
     /// # Errors
-    /// [`PoolError::NodeLives`] if another process has the row; [`PoolError::BadNodeName`],
-    /// [`PoolError::TooManyNodes`], [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
+    /// [`PoolError::NodeLives`] if another process has it; [`PoolError::BadNodeName`],
+    /// [`PoolError::Gone`], [`PoolError::Io`].
     pub fn register_node(&self, name: &str, holders: &PinFile) -> Result<NodeRow, PoolError> {
         if name.is_empty() || name.len() > MAX_NODE_NAME_BYTES {
             return Err(PoolError::BadNodeName { name: name.to_owned() });
         }
         self.intact()?;
+        let holder = holders.holder();
+        let id = NodeId::of(name, holder);
         let begun = Instant::now();
+        let failed = || self.directory.failed("register a node in", "");
         loop {
             let lock = self.lock()?;
-            match self.row_under(&lock, name, holders.holder())? {
-                Row::Own(row) => return Ok(row),
-                Row::Missing => return self.take_row(&lock, name, holders.holder()),
-                Row::Locked if begun.elapsed() > PATIENCE => {
-                    return Err(self.node_lives(name));
-                }
-                Row::Locked => drop(lock),
+            self.drop_former(name)?;
+            let known = self.node(id).map_err(failed())?;
+            if !known.is_some_and(|node| node.is_some_and(|node| node.holder == holder)) {
+                let header = Node::header(name, holder);
+                self.directory.put(&path_of(id), header.as_bytes()).map_err(failed())?;
             }
+            if let Some(row) = self.take(id).map_err(failed())? {
+                return Ok(row);
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(self.node_lives(name));
+            }
+            drop(lock);
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The row that `name` has with `holders`, if there is one and no agent has it now.
+    /// The file that `name` has with `holders`, if there is one and no agent has it now.
     ///
     /// # Errors
-    /// [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
+    /// [`PoolError::Gone`], [`PoolError::Io`].
     pub fn row_of(&self, name: &str, holders: &PinFile) -> Result<Option<NodeRow>, PoolError> {
         self.intact()?;
-        let lock = self.lock()?;
-        match self.row_under(&lock, name, holders.holder())? {
-            Row::Own(row) => Ok(Some(row)),
-            Row::Missing | Row::Locked => Ok(None),
-        }
+        let _lock = self.lock()?;
+        let taken = self.take(NodeId::of(name, holders.holder()));
+        taken.map_err(self.directory.failed("look at a node of", ""))
     }
 
-    /// Drops the rows of a node that never comes back, with all its pins: the chunks of removed images
-    /// are used again. Rows stay whose agent has them, or of which clones are seen to live: by their
-    /// locks, in `holders` or in any other file of this kernel. That of no other machine is seen, and
-    /// the caller knows.
+    /// Drops what the pool knows of a node that never comes back, with all its pins. A file stays whose
+    /// agent has it, or of which clones are seen to live: by their locks, in `holders` or in any other
+    /// file of this kernel. That of no other machine is seen, and the caller knows.
     ///
     /// # Errors
-    /// [`PoolError::NoNode`]; [`PoolError::NodeLives`] if no row could be dropped;
-    /// [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
+    /// [`PoolError::NoNode`]; [`PoolError::NodeLives`] if nothing could be dropped;
+    /// [`PoolError::Gone`], [`PoolError::Io`].
     pub fn forget_node(
         &self,
         name: &str,
         holders: Option<&PinFile>,
     ) -> Result<Forgotten, PoolError> {
         self.intact()?;
-        let lock = self.lock()?;
+        let _lock = self.lock()?;
         let mut done = Forgotten::default();
-        for (node, _, holder) in self.rows().filter(|(_, known, _)| known == name) {
-            match self.take_lock_of(node)? {
-                Some(row) if !has_clones(holder, holders)? => {
-                    done.pins += self.free_row(&lock, &row)?;
+        let failed = || self.directory.failed("forget a node of", "");
+        for node in self.nodes()?.into_iter().filter(|node| node.name == name) {
+            match self.take(node.id).map_err(failed())? {
+                Some(_row) if !has_clones(node.holder, holders)? => {
+                    let pins: Vec<Cid> = node.pins.into_iter().flatten().collect();
+                    self.directory.remove(&path_of(node.id)).map_err(failed())?;
+                    pins.iter().try_for_each(|cid| self.settle(*cid).map(drop))?;
+                    done.pins += pins.len();
                     done.rows += 1;
                 }
                 _ => done.living += 1,
@@ -146,115 +275,130 @@ impl Pool {
         }
         match done {
             Forgotten { rows: 0, living: 0, .. } => {
-                Err(PoolError::NoNode { path: self.path.clone(), name: name.to_owned() })
+                Err(PoolError::NoNode { path: self.path().to_owned(), name: name.to_owned() })
             }
             Forgotten { rows: 0, .. } => Err(self.node_lives(name)),
             done => Ok(done),
         }
     }
 
-    fn node_lives(&self, name: &str) -> PoolError {
-        PoolError::NodeLives { path: self.path.clone(), name: name.to_owned() }
+    /// Lets the pool show that clones of `node` map `cid`; where other kernels map the same medium, it
+    /// stays until [`unpin`](Pool::unpin). Pins do not count: a second one changes nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::NoImage`] if the image is not published, [`PoolError::Gone`], [`PoolError::Io`].
+    pub fn pin(&self, node: &NodeRow, cid: Cid) -> Result<(), PoolError> {
+        self.intact()?;
+        let is_new = node.add(cid).map_err(self.directory.failed("pin an image in", NODES))?;
+        if !is_new {
+            return Ok(());
+        }
+        let found = self.directory.look(&crate::image_file::path_of(cid));
+        match found.map_err(self.directory.failed("look for an image in", ""))? {
+            Some(_) => Ok(()),
+            None => {
+                self.unpin(node, cid)?;
+                Err(self.no_image(cid))
+            }
+        }
     }
 
-    fn row_under(&self, _lock: &HeldLock, name: &str, holder: Holder) -> Result<Row, PoolError> {
-        let is_it = |(_, known, other): &(NodeSlot, String, Holder)| {
-            (known.as_str(), *other) == (name, holder)
+    /// Lets go of `cid`; where pins decide, a removed image goes with the last.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Io`].
+    pub fn unpin(&self, node: &NodeRow, cid: Cid) -> Result<(), PoolError> {
+        self.intact()?;
+        node.clear(cid).map_err(self.directory.failed("unpin an image in", NODES))?;
+        match self.medium.is_shared_by_kernels() {
+            true => self.settle(cid).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Clears the pins of `node` that no living holder in `holders` backs, and returns them. For an agent
+    /// that starts, before it starts clones.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Io`].
+    pub fn reconcile(&self, node: &NodeRow, holders: &PinFile) -> Result<Vec<Cid>, PoolError> {
+        let mut cleared = Vec::new();
+        for cid in node.pinned() {
+            if !holders.is_held(cid)? {
+                self.unpin(node, cid)?;
+                cleared.push(cid);
+            }
+        }
+        Ok(cleared)
+    }
+
+    /// The nodes that pin an image.
+    pub(crate) fn pinned_by(&self, cid: Cid) -> Result<Vec<String>, PoolError> {
+        let pins = |node: &Node| node.pins.contains(&Some(cid));
+        Ok(self.nodes()?.into_iter().filter(pins).map(|node| node.name).collect())
+    }
+
+    /// The nodes that have registered, as far as their files can be read.
+    pub(crate) fn nodes(&self) -> Result<Vec<Node>, PoolError> {
+        let failed = || self.directory.failed("read the nodes of", "");
+        let mut nodes = Vec::new();
+        for name in self.directory.list(NODES).map_err(failed())? {
+            let Ok(id) = name.parse() else { continue };
+            nodes.extend(self.node(id).map_err(failed())?.flatten());
+        }
+        Ok(nodes)
+    }
+
+    /// A node's file: none, one that is damaged, or what it says.
+    pub(crate) fn node(&self, id: NodeId) -> io::Result<Option<Option<Node>>> {
+        let Some(mut file) = self.directory.open_file(&path_of(id), OFlags::RDONLY)? else {
+            return Ok(None);
         };
-        let Some((node, ..)) = self.rows().find(is_it) else { return Ok(Row::Missing) };
-        Ok(self.take_lock_of(node)?.map_or(Row::Locked, Row::Own))
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut file, &mut bytes)?;
+        Ok(Some(Node::parse(id, &bytes)))
     }
 
-    fn take_row(&self, lock: &HeldLock, name: &str, holder: Holder) -> Result<NodeRow, PoolError> {
+    /// The names of the nodes that have registered.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Io`].
+    pub fn node_names(&self) -> Result<std::collections::HashMap<NodeId, String>, PoolError> {
+        self.intact()?;
+        Ok(self.nodes()?.into_iter().map(|node| (node.id, node.name)).collect())
+    }
+
+    /// Removes files of a node of this name that a former life of this machine has left.
+    fn drop_former(&self, name: &str) -> Result<(), PoolError> {
         let now = Boot::now();
-        for (node, known, former) in self.rows() {
-            let is_over = known == name && former.boot.is_over(now);
-            if is_over && let Some(row) = self.take_lock_of(node)? {
-                self.free_row(lock, &row)?;
+        for node in self.nodes()? {
+            if node.name == name && node.holder.boot.is_over(now) {
+                let path = path_of(node.id);
+                let removed = self.directory.remove(&path);
+                removed.map_err(self.directory.failed("remove", &path))?;
+                node.pins.iter().flatten().try_for_each(|cid| self.settle(*cid).map(drop))?;
             }
         }
-        let row = match self.free_slot()? {
-            Some(row) => row,
-            None => self
-                .reuse_slot(lock, now)?
-                .ok_or_else(|| PoolError::TooManyNodes { path: self.path.clone() })?,
+        Ok(())
+    }
+
+    /// Takes a node's file, if it is there and no other process has it.
+    fn take(&self, id: NodeId) -> io::Result<Option<NodeRow>> {
+        let Some(file) = self.directory.open_file(&path_of(id), OFlags::RDWR)? else {
+            return Ok(None);
         };
-        self.node_records()[row.slot.index()].write(name, holder);
-        Ok(row)
+        let Some(lock) = HeldLock::try_take(&file, LockByte::NODE)? else { return Ok(None) };
+        let pins = self.node(id)?.flatten().map(|node| node.pins).unwrap_or_default();
+        Ok(Some(NodeRow { id, file, pins: Mutex::new(pins), _lock: lock }))
     }
 
-    fn free_slot(&self) -> Result<Option<NodeRow>, PoolError> {
-        for (index, record) in self.node_records().iter().enumerate() {
-            if record.header.load(Acquire) == 0
-                && let Some(row) = self.take_lock_of(NodeSlot(index as u32))?
-            {
-                return Ok(Some(row));
-            }
-        }
-        Ok(None)
-    }
-
-    /// A row of this machine in which nothing is pinned, and that no agent has: its agent has ended, and
-    /// no clone is in need of it.
-    fn reuse_slot(&self, lock: &HeldLock, now: Boot) -> Result<Option<NodeRow>, PoolError> {
-        for (node, _, Holder { boot, .. }) in self.rows() {
-            let is_pinning = || self.pin_words(node).iter().any(|word| word.load(SeqCst) != 0);
-            if (boot == now || boot.is_over(now))
-                && let Some(row) = self.take_lock_of(node)?
-                && !is_pinning()
-            {
-                self.free_row(lock, &row)?;
-                return Ok(Some(row));
-            }
-        }
-        Ok(None)
-    }
-
-    fn take_lock_of(&self, slot: NodeSlot) -> Result<Option<NodeRow>, PoolError> {
-        let lock = HeldLock::try_take(&self.file, LockByte::node(slot))
-            .map_err(PoolError::io("lock a node of", &self.path))?;
-        Ok(lock.map(|lock| NodeRow { slot, _lock: lock }))
-    }
-
-    /// Frees a row, and returns how many images were pinned in it.
-    fn free_row(&self, lock: &HeldLock, row: &NodeRow) -> Result<usize, PoolError> {
-        let mut pins = 0;
-        for word in self.pin_words(row.slot) {
-            pins += usize::from(word.swap(0, SeqCst) != 0);
-        }
-        step();
-        self.node_records()[row.slot.index()].header.store(0, SeqCst);
-        step();
-        self.sweep(lock)?;
-        Ok(pins)
-    }
-
-    pub(crate) fn node_records(&self) -> &[NodeRecord] {
-        self.map.table(NODES_AT, MAX_NODES)
-    }
-
-    /// The registered nodes, their names, and whose they are.
-    fn rows(&self) -> impl Iterator<Item = (NodeSlot, String, Holder)> {
-        let read = |(index, record): (usize, &NodeRecord)| {
-            record.read().map(|(name, holder)| (NodeSlot(index as u32), name, holder))
-        };
-        self.node_records().iter().enumerate().filter_map(read)
-    }
-
-    /// The registered nodes and their names.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeSlot, String)> {
-        self.rows().map(|(node, name, _)| (node, name))
+    fn node_lives(&self, name: &str) -> PoolError {
+        PoolError::NodeLives { path: self.path().to_owned(), name: name.to_owned() }
     }
 }
 
-/// What there is for a name and a pin file.
-enum Row {
-    /// The row, locked.
-    Own(NodeRow),
-    /// A row that another process has.
-    Locked,
-    /// No row.
-    Missing,
+fn path_of(id: NodeId) -> String {
+    format!("{NODES}/{id}")
 }
 
 /// Whether clones of the owner of `holder` are seen to live.

@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 
 use farfork_sys::boot::Boot;
 use farfork_sys::proc;
+use farfork_types::Cid;
 use rustix::fs::{major, minor};
 
 use crate::error::PoolError;
-use crate::ids::ImageSlot;
-use crate::layout::HOLDER_WORDS;
 use crate::lock::{self, LockByte};
 
-/// A small empty file per node and pool. The byte of an image's slot is locked as long as a clone
-/// of that image lives on the node.
+/// A small empty file per node and pool. The byte of an image is locked as long as a clone of that image
+/// lives on the node.
 #[derive(Debug)]
 pub struct PinFile {
     path: PathBuf,
@@ -37,11 +36,11 @@ impl Holder {
         Holder { boot: Boot::now(), device: file.dev(), inode: file.ino() }
     }
 
-    pub(crate) fn to_words(self) -> [u64; HOLDER_WORDS] {
+    pub(crate) fn to_words(self) -> [u64; 4] {
         [self.boot.machine, self.boot.boot, self.device, self.inode]
     }
 
-    pub(crate) fn from_words(words: [u64; HOLDER_WORDS]) -> Holder {
+    pub(crate) fn from_words(words: [u64; 4]) -> Holder {
         let [machine, boot, device, inode] = words;
         Holder { boot: Boot { machine, boot }, device, inode }
     }
@@ -74,26 +73,26 @@ impl PinFile {
         self.holder
     }
 
-    /// Locks the byte of `slot` for as long as any copy of the returned file descriptor is open, or mapped.
+    /// Locks the byte of `cid` for as long as any copy of the returned file descriptor is open, or mapped.
     /// It is closed on exec unless the caller passes it on.
     ///
     /// # Errors
     /// [`PoolError::Io`].
-    pub fn hold(&self, slot: ImageSlot) -> Result<OwnedFd, PoolError> {
-        lock::share(&self.file, LockByte::holder(slot))
-            .map_err(PoolError::io("lock a slot in the pin file", &self.path))
+    pub fn hold(&self, cid: Cid) -> Result<OwnedFd, PoolError> {
+        lock::share(&self.file, LockByte::holder(cid))
+            .map_err(PoolError::io("lock an image in the pin file", &self.path))
     }
 
-    /// Whether the byte of `slot` is locked.
+    /// Whether the byte of `cid` is locked.
     ///
     /// # Errors
     /// [`PoolError::Io`].
-    pub fn is_held(&self, slot: ImageSlot) -> Result<bool, PoolError> {
-        lock::is_held(&self.file, LockByte::holder(slot))
+    pub fn is_held(&self, cid: Cid) -> Result<bool, PoolError> {
+        lock::is_held(&self.file, LockByte::holder(cid))
             .map_err(PoolError::io("look for holders in the pin file", &self.path))
     }
 
-    /// Whether the byte of any slot is locked.
+    /// Whether the byte of any image is locked.
     ///
     /// # Errors
     /// [`PoolError::Io`].

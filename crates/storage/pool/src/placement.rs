@@ -3,18 +3,17 @@
 //! A tmpfs that is mounted with a memory policy (`mpol=bind:1`: on CXL memory, a node without
 //! processors) holds to it whenever memory is taken in the name of its files, and that is also when
 //! the kernel makes a copy for a process that writes to a private mapping. Those copies have to be local. So
-//! a part of the pool has the policy only while it gets its memory.
+//! a part of an image has the policy only while it gets its memory.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 
 use farfork_sys::numa::MemoryPolicy;
 use farfork_sys::proc;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{major, minor};
-
-use crate::ids::Extent;
 
 /// Where the pool's memory is taken from.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// That of the pool in `file`. A policy that is not understood stays as the kernel has it.
+    /// That of the file system of `file`. A policy that is not understood stays as the kernel has it.
     pub(crate) fn of(file: &File) -> io::Result<Placement> {
         let device = file.metadata()?.dev();
         let mounts = proc::text("/proc/self/mountinfo")?;
@@ -32,23 +31,16 @@ impl Placement {
         Ok(Placement { policy: policy.and_then(|policy| policy.parse().ok()) })
     }
 
-    /// Takes the policy from a new file as a whole.
-    pub(crate) fn begin(&self, file: &File, all: Extent) -> io::Result<()> {
-        self.during(file, &[all], || Ok(()))
-    }
-
-    /// Has `runs` of a file have the policy while `reserve` gives them memory.
+    /// Has a range of a file have the policy while `reserve` gives it memory.
     pub(crate) fn during(
         &self,
         file: &File,
-        runs: &[Extent],
+        range: &Range<u64>,
         reserve: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let Some(policy) = &self.policy else { return reserve() };
-        let maps = runs.iter().map(|run| alone(file, *run)).collect::<io::Result<Vec<_>>>()?;
-        let apply = |policy: &MemoryPolicy| {
-            maps.iter().try_for_each(|map| policy.apply(map.as_ptr() as u64, map.len()))
-        };
+        let map = alone(file, range)?;
+        let apply = |policy: &MemoryPolicy| policy.apply(map.as_ptr() as u64, map.len());
         apply(policy)?;
         let reserved = reserve();
         apply(&MemoryPolicy::DEFAULT)?;
@@ -56,11 +48,12 @@ impl Placement {
     }
 }
 
-/// A mapping of an extent alone. In a mapping of more than that, a policy that is taken back holds for
-/// the whole mapping, and so for what others are about to reserve: the kernel joins its parts first.
-fn alone(file: &File, run: Extent) -> io::Result<MmapRaw> {
-    // Not to be written, so that it is not joined with the pool's own either.
-    MmapOptions::new().offset(run.offset).len(run.bytes() as usize).map_raw_read_only(file)
+/// A mapping of a range alone. In a mapping of more than that, a policy that is taken back holds for
+/// the whole mapping: the kernel joins its parts first.
+fn alone(file: &File, range: &Range<u64>) -> io::Result<MmapRaw> {
+    // Not to be written, so that it is not joined with the writer's own either.
+    let bytes = (range.end - range.start) as usize;
+    MmapOptions::new().offset(range.start).len(bytes).map_raw_read_only(file)
 }
 
 /// The option `mpol` of the mounted file system with this device number.

@@ -1,91 +1,106 @@
 //! A pool: made, opened, looked at, destroyed.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use farfork_types::CHUNK_BYTES;
 
 use crate::account::Account;
-use crate::chunks::{ChunkTable, LockedChunks};
-use crate::device;
+use crate::bandwidth::Probe;
+use crate::directory::{Directory, NEW};
 use crate::error::PoolError;
-use crate::ids::{ChunkIndex, Extent};
-use crate::layout::{CHUNKS_AT, IMAGES_AT, ImageRecord, Layout};
-use crate::lock::{self, HeldLock, LockByte};
-use crate::map::SharedMap;
+use crate::image_file::IMAGES;
+use crate::lock::{HeldLock, LockByte};
 use crate::media::Medium;
-use crate::placement::Placement;
-use crate::superblock::Superblock;
+use crate::nodes::NODES;
+use crate::superblock::{self, Superblock};
+use crate::tables::TABLES;
+use crate::users::USERS;
+use crate::writer::REMOVED;
+
+/// Directory of the names.
+pub(crate) const NAMES: &str = "names";
+/// Everything in a pool but the superblock.
+const DIRECTORIES: [&str; 7] = [IMAGES, NAMES, TABLES, USERS, NODES, NEW, REMOVED];
+
+/// Names an operator who uses a pool that belongs to another user, which root does not do otherwise: the
+/// number of that user.
+pub const TRUSTED_OWNER: &str = "FARFORK_POOL_OWNER";
 
 /// An open pool. Any number of threads and processes may use one pool at once.
 pub struct Pool {
-    pub(crate) path: PathBuf,
-    pub(crate) file: File,
-    pub(crate) map: SharedMap,
-    pub(crate) layout: Layout,
+    pub(crate) directory: Directory,
     pub(crate) medium: Medium,
     pub(crate) account: Account,
+    /// Whether it is all of a file system of its own, which then limits its size.
+    pub(crate) is_own_mount: bool,
+    /// The user whose it is.
+    pub(crate) owner: u32,
+    pub(crate) probe: Probe,
+    pub(crate) superblock: File,
+    size: u64,
     uuid: [u8; 16],
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Pool").field("path", &self.path()).finish_non_exhaustive()
     }
 }
 
 impl Pool {
-    /// Makes a pool of `size` bytes, a multiple of the chunk size, in a new file that only its
-    /// owner may use; or on a device that is mapped directly, all of which is overwritten.
+    /// Bytes of the smallest pool.
+    pub const SMALLEST_BYTES: u64 = 4 * CHUNK_BYTES;
+
+    /// Makes a pool of `size` bytes, a multiple of the chunk size, in a directory that is new or empty,
+    /// and that only its owner may use.
     ///
     /// # Errors
-    /// [`PoolError::BadSize`]; [`PoolError::Unsuitable`]; [`PoolError::MediumFull`] if there is no
-    /// room for the tables; [`PoolError::Io`], also if the file exists.
+    /// [`PoolError::BadSize`]; [`PoolError::Unsuitable`]; [`PoolError::MediumFull`];
+    /// [`PoolError::NotEmpty`]; [`PoolError::Io`].
     pub fn create(path: &Path, size: u64) -> Result<Pool, PoolError> {
-        let layout = Pool::layout(path, size)?;
-        if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
-            return Pool::create_on_device(path, layout);
-        }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600);
-        let file = options.open(path).map_err(PoolError::io("make the pool", path))?;
-        Pool::format(path, file, layout).inspect_err(|_| {
-            let _ = fs::remove_file(path);
+        Pool::check_size(path, size)?;
+        let is_new = match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(PoolError::io("make the pool", path)(error)),
+        };
+        Pool::fill(path, size).inspect_err(|error| {
+            let is_empty_again = !matches!(error, PoolError::NotEmpty { .. });
+            if is_empty_again && let Ok(directory) = Directory::open(path) {
+                let _ = empty(&directory);
+            }
+            if is_new {
+                let _ = fs::remove_dir(path);
+            }
         })
     }
 
-    fn create_on_device(path: &Path, layout: Layout) -> Result<Pool, PoolError> {
-        let unsuitable = |why| PoolError::Unsuitable { path: path.to_owned(), why };
-        let file = Pool::open_file(path).map_err(|error| match error {
-            PoolError::NotAPool { .. } => {
-                unsuitable("it is a device, and none whose memory is mapped directly")
-            }
-            other => other,
-        })?;
-        let (bytes, alignment) =
-            device::size_and_alignment(&file).map_err(PoolError::io("look at", path))?;
-        if layout.size() > bytes {
-            return Err(unsuitable("the device is smaller"));
+    fn fill(path: &Path, size: u64) -> Result<Pool, PoolError> {
+        let directory = Directory::open(path)?;
+        let failed = || directory.failed("make the pool", "");
+        let medium = Medium::under(directory.fd()).map_err(failed())?;
+        medium.suits(path)?;
+        let found = directory.list(".").map_err(failed())?;
+        if found.iter().any(|name| name != "lost+found") {
+            return Err(PoolError::NotEmpty { path: directory.path().to_owned() });
         }
-        if !layout.size().is_multiple_of(alignment) {
-            return Err(unsuitable("the device is mapped by whole huge pages of its own size"));
-        }
-        match Superblock::load(&file, path) {
-            Err(PoolError::NotAPool { .. }) => {}
-            Err(error) => return Err(error),
-            Ok(_) => return Err(unsuitable("it holds one: destroy that first")),
-        }
-        let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
-        pool.wipe(layout.all())?;
-        Superblock::new(&layout, pool.uuid).store(&pool.map);
-        Ok(pool)
-    }
-
-    fn layout(path: &Path, size: u64) -> Result<Layout, PoolError> {
-        Layout::of(size).ok_or_else(|| PoolError::BadSize { path: path.to_owned(), size })
+        let owned = rustix::fs::Mode::RWXU;
+        rustix::fs::fchmod(directory.fd(), owned).map_err(|errno| failed()(errno.into()))?;
+        DIRECTORIES.iter().try_for_each(|name| directory.make(name)).map_err(failed())?;
+        let block = Superblock::new(size, random_bytes(path)?, medium);
+        directory.put(superblock::NAME, zerocopy::IntoBytes::as_bytes(&block)).map_err(
+            |source| match source.kind() {
+                ErrorKind::StorageFull => {
+                    let path = directory.path().to_owned();
+                    PoolError::MediumFull { path, asked: CHUNK_BYTES, source }
+                }
+                _ => failed()(source),
+            },
+        )?;
+        Pool::open(path)
     }
 
     /// Demands that a pool can have this size, before anything is made for it.
@@ -93,66 +108,57 @@ impl Pool {
     /// # Errors
     /// [`PoolError::BadSize`].
     pub fn check_size(path: &Path, size: u64) -> Result<(), PoolError> {
-        Pool::layout(path, size).map(drop)
+        let is_fit = size >= Pool::SMALLEST_BYTES
+            && size.is_multiple_of(CHUNK_BYTES)
+            && i64::try_from(size).is_ok();
+        match is_fit {
+            true => Ok(()),
+            false => Err(PoolError::BadSize { path: path.to_owned(), size }),
+        }
     }
 
-    fn format(path: &Path, file: File, layout: Layout) -> Result<Pool, PoolError> {
-        file.set_len(layout.size()).map_err(PoolError::io("size the pool", path))?;
-        let pool = Pool::assemble(path, file, layout, random_bytes(path)?)?;
-        Placement::of(&pool.file)
-            .and_then(|placement| placement.begin(&pool.file, layout.all()))
-            .map_err(PoolError::io("place the memory of", path))?;
-        pool.reserve(None, &[layout.metadata()]).inspect_err(|_| {
-            let _ = pool.account.delete();
-        })?;
-        Superblock::new(&layout, pool.uuid).store(&pool.map);
-        Ok(pool)
-    }
-
-    /// Opens the pool at `path` for reading and writing.
+    /// Opens the pool in the directory at `path`.
     ///
     /// # Errors
-    /// [`PoolError::NotAPool`], [`PoolError::Unfinished`], [`PoolError::OtherVersion`],
-    /// [`PoolError::DamagedSuperblock`], [`PoolError::Truncated`], [`PoolError::Unsuitable`],
-    /// [`PoolError::Io`].
+    /// [`PoolError::NotAPool`], [`PoolError::OldPool`], [`PoolError::OtherVersion`],
+    /// [`PoolError::DamagedSuperblock`], [`PoolError::Unsuitable`], [`PoolError::ForeignOwner`],
+    /// [`PoolError::Exposed`], [`PoolError::Io`].
     pub fn open(path: &Path) -> Result<Pool, PoolError> {
-        let file = Pool::open_file(path)?;
-        let superblock = Superblock::load(&file, path)?;
-        let damaged = || PoolError::DamagedSuperblock { path: path.to_owned() };
-        let layout = Layout::of(superblock.size).ok_or_else(damaged)?;
-        Pool::assemble(path, file, layout, superblock.uuid)
-    }
-
-    /// Opens what may be a pool, and nothing else: a pipe would wait for a reader, and there are devices
-    /// that begin to do something.
-    fn open_file(path: &Path) -> Result<File, PoolError> {
-        let failed = PoolError::io("open the pool", path);
-        let look = || -> io::Result<Option<OwnedFd>> {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let place = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-            let may_be = place.metadata()?.is_file() || device::is_one(&place)?;
-            may_be.then(|| lock::reopen(&place, OFlags::RDWR)).transpose()
-        };
-        let found = look().map_err(failed)?;
-        found.map(File::from).ok_or_else(|| PoolError::NotAPool { path: path.to_owned() })
-    }
-
-    fn assemble(
-        path: &Path,
-        file: File,
-        layout: Layout,
-        uuid: [u8; 16],
-    ) -> Result<Pool, PoolError> {
-        let medium = Medium::of(&file).map_err(PoolError::io("look at", path))?;
+        let found = fs::metadata(path).map_err(PoolError::io("open the pool", path))?;
+        if found.is_file() {
+            let is_old = File::open(path).is_ok_and(|file| Superblock::is_old_pool(&file));
+            let path = path.to_owned();
+            return Err(match is_old {
+                true => PoolError::OldPool { path },
+                false => PoolError::NotAPool { path },
+            });
+        }
+        if !found.is_dir() {
+            return Err(PoolError::NotAPool { path: path.to_owned() });
+        }
+        let directory = Directory::open(path)?;
+        let owner = demand_owner(&directory)?;
+        let (block, superblock) = Superblock::load(&directory)?;
+        let look = || directory.failed("look at", "");
+        let medium = Medium::under(directory.fd()).map_err(look())?;
         medium.suits(path)?;
-        let map = SharedMap::new(&file, layout.size()).map_err(PoolError::io("map", path))?;
-        let path = path.canonicalize().map_err(PoolError::io("find", path))?;
-        let account = Account::of(uuid, medium);
-        Ok(Pool { path, file, map, layout, medium, account, uuid })
+        let (own, above) = directory.look_around().map_err(look())?;
+        let account = Account::of(block.uuid, medium);
+        Ok(Pool {
+            account,
+            is_own_mount: medium == Medium::Tmpfs && own.st_dev != above.st_dev,
+            directory,
+            medium,
+            owner,
+            probe: Probe::default(),
+            superblock,
+            size: block.size,
+            uuid: block.uuid,
+        })
     }
 
-    /// Deletes the pool at `path` and its cgroup. Memory that clones still map goes with them. A device
-    /// stays, with nothing on it.
+    /// Deletes what lies in the pool at `path`, the directory unless something is mounted there, and its
+    /// cgroup. Memory that clones still map goes with them.
     ///
     /// # Errors
     /// [`PoolError::InUse`] if a process writes an image or a node pins one; what
@@ -160,15 +166,15 @@ impl Pool {
     pub fn destroy(path: &Path) -> Result<(), PoolError> {
         let pool = Pool::open(path)?;
         let lock = pool.lock()?;
-        let users = pool.users(&lock)?;
+        let users = pool.uses(&lock)?;
         if !users.is_empty() {
-            return Err(PoolError::InUse { path: pool.path, users: users.join(", ") });
+            let path = pool.path().to_owned();
+            return Err(PoolError::InUse { path, users: users.join(", ") });
         }
         pool.delete()
     }
 
-    /// The same, also if a process writes an image, or a node has left pins that will never be cleared: a
-    /// device cannot just be deleted.
+    /// The same, also if a process writes an image, or a node has left pins that will never be cleared.
     ///
     /// # Errors
     /// What [`open`](Pool::open) reports; [`PoolError::Io`].
@@ -179,19 +185,23 @@ impl Pool {
     }
 
     fn delete(&self) -> Result<(), PoolError> {
-        if !self.medium.is_file() {
-            return self.wipe(self.layout.all());
+        // First what makes it a pool: whoever comes meanwhile finds none.
+        let failed = || self.directory.failed("delete the pool", "");
+        self.directory.remove(superblock::NAME).map_err(failed())?;
+        empty(&self.directory).map_err(failed())?;
+        match fs::remove_dir(self.path()) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {} // a mount
+            done => done.map_err(failed())?,
         }
-        fs::remove_file(&self.path).map_err(PoolError::io("delete the pool", &self.path))?;
-        self.account.delete().map_err(PoolError::io("delete the cgroup of the pool", &self.path))
+        self.account.delete().map_err(PoolError::io("delete the cgroup of the pool", self.path()))
     }
 
     /// Where the pool lies; absolute.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.directory.path()
     }
 
-    /// What it lies on.
+    /// What the pool lies on.
     pub fn medium(&self) -> Medium {
         self.medium
     }
@@ -201,48 +211,33 @@ impl Pool {
         self.uuid
     }
 
-    /// Opens the pool's file once more, for reading only: what clones map.
-    ///
-    /// # Errors
-    /// [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
-    pub fn open_read_only(&self) -> Result<OwnedFd, PoolError> {
-        self.intact()?;
-        lock::reopen(&self.file, OFlags::RDONLY)
-            .map_err(PoolError::io("open for reading", &self.path))
-    }
-
-    /// `len` bytes at `offset` of the pool: of a published image that the caller pins, or that
-    /// is not removed meanwhile; otherwise they may change under the reference.
-    ///
-    /// # Errors
-    /// [`PoolError::OutOfRange`] if they lie outside of the data area; [`PoolError::Gone`],
-    /// [`PoolError::Truncated`].
-    pub fn bytes(&self, offset: u64, len: u64) -> Result<&[u8], PoolError> {
-        let data = self.layout.first_data.run(self.layout.data_chunks());
-        if !data.contains(offset, len) {
-            return Err(PoolError::OutOfRange { path: self.path.clone(), offset, len });
+    /// Bytes that images can take, and how many of these they can still take.
+    pub(crate) fn space(&self) -> Result<(u64, u64), PoolError> {
+        let look = || self.directory.failed("look at", "");
+        let system = rustix::fs::fstatvfs(self.directory.fd());
+        let system = system.map_err(|errno| look()(errno.into()))?;
+        let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
+        if self.is_own_mount {
+            return Ok((total, free));
         }
-        self.intact()?;
-        Ok(self.map.bytes(offset, len))
+        let mut used = 0;
+        for cid in self.images()? {
+            let (image, tables) = self.taken(cid).map_err(look())?.unwrap_or_default();
+            used += image + tables;
+        }
+        Ok((self.size, self.size.saturating_sub(used).min(free)))
     }
 
-    /// Looks whether the file is still there in its full length, before it is touched.
+    /// Looks whether the pool is still there.
     pub(crate) fn intact(&self) -> Result<Metadata, PoolError> {
-        let now = self.file.metadata().map_err(PoolError::io("look at", &self.path))?;
-        let (path, size) = (self.path.clone(), self.layout.size());
+        let now = self.superblock.metadata().map_err(PoolError::io("look at", self.path()))?;
         match now.nlink() {
-            _ if !self.medium.is_file() => match Superblock::is_there(&self.map, self.uuid) {
-                true => Ok(now),
-                // A device stays when the pool on it is destroyed, and may have another by now.
-                false => Err(PoolError::Gone { path }),
-            },
-            0 => Err(PoolError::Gone { path }),
-            _ if now.len() < size => Err(PoolError::Truncated { path, found: now.len(), size }),
+            0 => Err(PoolError::Gone { path: self.path().to_owned() }),
             _ => Ok(now),
         }
     }
 
-    /// Whether the pool is still what was opened, in its full length.
+    /// Whether the pool is still what was opened.
     pub fn is_intact(&self) -> bool {
         self.intact().is_ok()
     }
@@ -251,55 +246,59 @@ impl Pool {
     /// no other process can find.
     pub(crate) fn reachable(&self) -> Result<(), PoolError> {
         let ours = self.intact()?;
-        match fs::metadata(&self.path) {
+        match fs::metadata(self.path().join(superblock::NAME)) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
-            _ => Err(PoolError::Gone { path: self.path.clone() }),
+            _ => Err(PoolError::Gone { path: self.path().to_owned() }),
         }
     }
 
-    /// Takes the lock of all tables.
+    /// Takes the lock of all that is changed by one process at a time.
     pub(crate) fn lock(&self) -> Result<HeldLock, PoolError> {
-        HeldLock::take(&self.file, LockByte::TABLES).map_err(PoolError::io("lock", &self.path))
+        self.take_lock(LockByte::TABLES)
     }
 
-    pub(crate) fn images(&self) -> &[ImageRecord] {
-        self.map.table(IMAGES_AT, crate::MAX_IMAGES)
+    pub(crate) fn take_lock(&self, byte: LockByte) -> Result<HeldLock, PoolError> {
+        HeldLock::take(&self.superblock, byte).map_err(PoolError::io("lock", self.path()))
     }
+}
 
-    pub(crate) fn chunks(&self) -> ChunkTable<'_> {
-        let records = self.map.table(CHUNKS_AT, self.layout.chunks as usize);
-        ChunkTable { records, first_data: self.layout.first_data }
+/// A plan is a program that root would run: a pool of another user is used only where that was asked for.
+/// Returns the owner.
+fn demand_owner(directory: &Directory) -> Result<u32, PoolError> {
+    let (found, _) = directory.look_around().map_err(directory.failed("look at", ""))?;
+    let (path, owner) = (directory.path().to_owned(), found.st_uid);
+    let own = rustix::process::geteuid().as_raw();
+    let trusted = || std::env::var(TRUSTED_OWNER).ok().and_then(|text| text.parse().ok());
+    if owner != own && trusted() != Some(owner) {
+        return Err(PoolError::ForeignOwner { path, owner });
     }
+    if found.st_mode & 0o022 != 0 {
+        return Err(PoolError::Exposed { path });
+    }
+    Ok(owner)
+}
 
-    pub(crate) fn allocator<'a>(&'a self, lock: &'a HeldLock) -> LockedChunks<'a> {
-        LockedChunks::new(self.chunks(), lock)
+/// Removes all that a pool has in its directory.
+fn empty(directory: &Directory) -> std::io::Result<()> {
+    for name in DIRECTORIES {
+        remove_all(directory, name, 0)?;
     }
+    Ok(())
+}
 
-    /// Gives memory to extents that the caller owns.
-    pub(crate) fn reserve(
-        &self,
-        lock: Option<&HeldLock>,
-        runs: &[Extent],
-    ) -> Result<(), PoolError> {
-        let asked = runs.iter().map(|run| run.bytes()).sum();
-        let full = |source| PoolError::MediumFull { path: self.path.clone(), asked, source };
-        let reserve = || self.account.reserve((&self.file, &self.map), lock, runs);
-        Placement::of(&self.file)
-            .and_then(|placement| placement.during(&self.file, runs, reserve))
-            .map_err(full)
+/// Removes a directory, and what lies in it to the depth of names.
+fn remove_all(directory: &Directory, name: &str, depth: u32) -> std::io::Result<()> {
+    for entry in directory.list(name)? {
+        let path = format!("{name}/{entry}");
+        let mode = directory.look(&path)?.map_or(0, |found| found.st_mode);
+        let kind = rustix::fs::FileType::from_raw_mode(mode);
+        if kind == rustix::fs::FileType::Directory && depth < 3 {
+            remove_all(directory, &path, depth + 1)?;
+        } else {
+            directory.remove(&path)?;
+        }
     }
-
-    /// Empties an extent that is no longer used.
-    pub(crate) fn wipe(&self, run: Extent) -> Result<(), PoolError> {
-        self.medium
-            .wipe(&self.file, &self.map, run)
-            .map_err(PoolError::io("empty chunks of", &self.path))
-    }
-
-    pub(crate) fn run_at(&self, first: u32, chunks: u32) -> Option<Extent> {
-        let run = ChunkIndex(first).run(chunks);
-        self.layout.is_data(run).then_some(run)
-    }
+    directory.remove_directory(name).map(drop)
 }
 
 /// 16 random bytes.

@@ -1,73 +1,64 @@
 //! Side tables: what is learnt about the pages of an image that is sealed.
 //!
 //! ```text
-//!  image record ── tables ─► table ── next ─► table ─► …        one for each node, one for users
+//!  tables/CID/users      what users declare, and the current epochs
+//!  tables/CID/NODE       what clones on a node have done; NODE is the name of the node's file
 //!
-//!  table    header          whose it is; the epochs of its bits
-//!           + 4096          accessed, dirtied, hot: one bit for each page of the image's chunks
+//!  0      header         magic, version, checksum of all, id of the image, pages, epochs, additions
+//!  128    accessed       one bit for each page of the image's chunks
+//!         dirtied        the same
+//!         hot            the same
 //! ```
-//! 1. A node's table has one writer, its agent, which pins the image. The users' table is written
-//!    under the lock of the tables, while the image is published: so is nothing of a chunk that has
-//!    gone to another image.
-//! 2. A table is linked by one store, when all of its header is there and all of its bits are 0.
-//! 3. Accessed and dirtied bits have an epoch each. The users' table has the current one;
-//!    bits of another epoch count for nothing. So a reset is one store. A process that has bits to add to a
-//!    table of an older epoch clears it first, then stores the epoch, then adds.
-//! 4. Bits are added by stores of single words, so that each prefix states only what is true.
+//! 1. A table is replaced as a whole, by a rename: readers see one that is complete.
+//! 2. A node's table has one writer, its agent. The users' table is written under the lock of the pool.
+//! 3. Accessed and dirtied bits have an epoch each. The users' table has the current one; bits of another
+//!    epoch count for nothing. So a reset writes one table. A process that has bits to add to a table of
+//!    an older epoch drops that table's bits first.
+//! 4. Tables of an image that is gone are nobody's: they go with it, or at the next check.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
-use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use farfork_types::Cid;
+use rustix::fs::OFlags;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::chunks::ChunkAllocator;
 use crate::error::PoolError;
-use crate::failpoint::step;
-use crate::ids::{Extent, NodeSlot, Owner};
-use crate::layout::MAX_NODES;
-use crate::lock::HeldLock;
-use crate::map::Shared;
+use crate::nodes::NodeId;
 use crate::pool::Pool;
-use crate::slots::State;
-use crate::words;
+
+/// Directory of the tables.
+pub(crate) const TABLES: &str = "tables";
+/// Name of the users' table.
+const USERS: &str = "users";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkT");
-const VERSION: u64 = 1;
-/// In the place of a node's number: the users' table.
-const USERS: u64 = u64::MAX;
-/// Where the bits begin in a table.
-const BITS_AT: u64 = PAGE_BYTES;
+const VERSION: u32 = 2;
 /// Sets of bits in a table.
-const SETS: u64 = 3;
+const SETS: usize = 3;
 
-/// Start of a table. What stands before the checksum never changes.
+/// Start of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct TableHeader {
-    magic: AtomicU64,
-    version: AtomicU64,
-    /// The owner word of its chunks.
-    owner: AtomicU64,
-    cid: [AtomicU64; 2],
-    /// Slot of the node that writes it, or [`USERS`].
-    writer: AtomicU64,
-    /// Pages that each set has a bit for.
-    pages: AtomicU64,
-    /// crc32c of the words above.
-    checksum: AtomicU64,
+    magic: u64,
+    version: u32,
+    /// crc32c of the whole file with 0 in this place.
+    checksum: u32,
+    cid: [u8; 16],
+    /// Words of each set.
+    words: u64,
     /// Of which epochs its accessed and its dirtied bits are.
-    epochs: [AtomicU64; 2],
+    epochs: [u64; 2],
     /// In the users' table: the current epochs.
-    current: [AtomicU64; 2],
+    current: [u64; 2],
     /// How often its writer has added something.
-    additions: AtomicU64,
+    additions: u64,
+    reserved: [u64; 6],
 }
 
-// SAFETY: repr(C), made of atomic integers only, for which every bit pattern is valid.
-#[allow(unsafe_code)]
-unsafe impl Shared for TableHeader {}
-
-/// The words of a header that never change.
-const FIXED: usize = 7;
+const _: () = assert!(size_of::<TableHeader>() == 128);
 
 /// Sets of pages: page number n is bit n % 64 of word n / 64.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -110,107 +101,122 @@ pub struct Epochs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessTable {
     /// The node that writes it; none for the users' table.
-    pub node: Option<NodeSlot>,
+    pub node: Option<NodeId>,
     /// How often something was added.
     pub additions: u64,
     /// Its bits; sets of an epoch that is over are empty.
     pub bits: PageBits,
 }
 
-/// A table that is linked.
-#[derive(Clone, Copy)]
-pub(crate) struct Table<'p> {
-    pub(crate) run: Extent,
-    header: &'p TableHeader,
-    bits: &'p [AtomicU64],
+pub(crate) fn directory_of(cid: Cid) -> String {
+    format!("{TABLES}/{cid}")
 }
 
-impl<'p> Table<'p> {
-    fn set(&self, index: usize) -> &'p [AtomicU64] {
-        let words = self.bits.len() / SETS as usize;
-        &self.bits[index * words..(index + 1) * words]
-    }
+/// A table in memory.
+struct Table {
+    header: TableHeader,
+    bits: PageBits,
+}
 
-    fn is_of(&self, writer: u64) -> bool {
-        self.header.writer.load(Relaxed) == writer
-    }
-
-    fn copy(&self, current: [u64; 2]) -> AccessTable {
-        let of_epoch = |index: usize| {
-            let is_current = self.header.epochs[index].load(Acquire) == current[index];
-            if is_current { copied(self.set(index)) } else { Vec::new() }
+impl Table {
+    fn new(cid: Cid) -> Table {
+        let header = TableHeader {
+            magic: MAGIC,
+            version: VERSION,
+            checksum: 0,
+            cid: cid.to_bytes(),
+            words: 0,
+            epochs: [0; 2],
+            current: [0; 2],
+            additions: 0,
+            reserved: [0; 6],
         };
-        let writer = self.header.writer.load(Relaxed);
-        AccessTable {
-            node: (writer != USERS).then_some(NodeSlot(writer as u32)),
-            additions: self.header.additions.load(Relaxed),
-            bits: PageBits {
-                accessed: of_epoch(0),
-                dirtied: of_epoch(1),
-                hot: copied(self.set(2)),
-            },
-        }
+        Table { header, bits: PageBits::default() }
     }
 
-    /// Adds `bits` to a set that has an epoch.
-    fn add_of_epoch(&self, index: usize, epoch: u64, bits: &[u64]) {
-        if self.header.epochs[index].load(Relaxed) != epoch {
-            for word in self.set(index).iter().filter(|word| word.load(Relaxed) != 0) {
-                word.store(0, Release);
-                step();
+    /// `None` if the bytes are not those of a table of `cid`.
+    fn parse(bytes: &[u8], cid: Cid) -> Option<Table> {
+        let (header, rest) = TableHeader::read_from_prefix(bytes).ok()?;
+        let without = TableHeader { checksum: 0, ..header };
+        let sum = crc32c::crc32c_append(crc32c::crc32c(without.as_bytes()), rest);
+        let words = usize::try_from(header.words).ok()?;
+        let is_sound = (header.magic, header.version) == (MAGIC, VERSION)
+            && header.cid == cid.to_bytes()
+            && words.checked_mul(8 * SETS) == Some(rest.len())
+            && sum == header.checksum;
+        if !is_sound {
+            return None;
+        }
+        let mut sets = (0..SETS).map(|set| {
+            let bytes = &rest[set * words * 8..(set + 1) * words * 8];
+            let words = bytes.as_chunks::<8>().0.iter();
+            words.map(|word| u64::from_le_bytes(*word)).collect::<Vec<u64>>()
+        });
+        let mut next = || sets.next().unwrap_or_default();
+        let bits = PageBits { accessed: next(), dirtied: next(), hot: next() };
+        Some(Table { header, bits })
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let sets = [&self.bits.accessed, &self.bits.dirtied, &self.bits.hot];
+        let words = sets.iter().map(|set| set.len()).max().unwrap_or(0);
+        let mut rest = Vec::with_capacity(words * 8 * SETS);
+        for set in sets {
+            let padded = set.iter().copied().chain(std::iter::repeat(0)).take(words);
+            padded.for_each(|word| rest.extend(word.to_le_bytes()));
+        }
+        let header = TableHeader { checksum: 0, words: words as u64, ..self.header };
+        let sum = crc32c::crc32c_append(crc32c::crc32c(header.as_bytes()), &rest);
+        let header = TableHeader { checksum: sum, ..header };
+        [header.as_bytes(), &rest].concat()
+    }
+
+    /// Adds `bits` to the sets that have an epoch, each if `epochs` has its current one.
+    fn add(&mut self, bits: &PageBits, epochs: Option<Epochs>, current: [u64; 2]) {
+        let of = epochs.map_or(current, |epochs| [epochs.accessed, epochs.dirtied]);
+        let own = [&mut self.bits.accessed, &mut self.bits.dirtied];
+        for (index, (own, added)) in
+            own.into_iter().zip([&bits.accessed, &bits.dirtied]).enumerate()
+        {
+            if of[index] != current[index] {
+                continue;
             }
-            self.header.epochs[index].store(epoch, Release);
-            step();
+            if self.header.epochs[index] != current[index] {
+                own.clear();
+                self.header.epochs[index] = current[index];
+            }
+            own.resize(own.len().max(added.len()), 0);
+            own.iter_mut().zip(added).for_each(|(own, added)| *own |= added);
         }
-        self.change(index, bits, &[]);
     }
 
-    /// Sets and clears bits of a set, word by word. Bits beyond the set are none of the image's.
-    fn change(&self, index: usize, set: &[u64], clear: &[u64]) {
-        let bit_word = |bits: &[u64], at: usize| bits.get(at).copied().unwrap_or(0);
-        for (at, word) in self.set(index).iter().enumerate() {
-            let before = word.load(Relaxed);
-            let after = (before | bit_word(set, at)) & !bit_word(clear, at);
-            if after != before {
-                word.store(after, Release);
-                step();
+    fn shown(mut self, node: Option<NodeId>, current: [u64; 2]) -> AccessTable {
+        let own = [&mut self.bits.accessed, &mut self.bits.dirtied];
+        for (index, own) in own.into_iter().enumerate() {
+            if self.header.epochs[index] != current[index] {
+                own.clear();
             }
         }
+        AccessTable { node, additions: self.header.additions, bits: self.bits }
     }
-
-    fn count(&self) {
-        self.header.additions.fetch_add(1, Relaxed);
-    }
-}
-
-fn copied(words: &[AtomicU64]) -> Vec<u64> {
-    words.iter().map(|word| word.load(Relaxed)).collect()
 }
 
 impl Pool {
     /// The side tables of the image `cid`: none if nothing has been learnt about it.
     ///
     /// # Errors
-    /// [`PoolError::NoImage`], [`PoolError::DamagedTables`], [`PoolError::Gone`],
-    /// [`PoolError::Truncated`].
+    /// [`PoolError::NoImage`], [`PoolError::DamagedTables`], [`PoolError::Gone`], [`PoolError::Io`].
     pub fn access_tables(&self, cid: Cid) -> Result<Vec<AccessTable>, PoolError> {
-        self.intact()?;
-        let owner = self.published(cid)?;
-        loop {
-            let first = self.image(owner.slot).tables.load(SeqCst);
-            let tables = self.linked_tables(owner);
-            let current = current(tables.as_deref().unwrap_or_default());
-            let copies: Option<Vec<AccessTable>> =
-                tables.as_ref().map(|tables| tables.iter().map(|t| t.copy(current)).collect());
-            // What was read may have gone to another image, or to another epoch, meanwhile.
-            if self.state(owner) != Some(State::Published) {
-                return Err(self.no_image(cid));
-            }
-            let is_linked = self.image(owner.slot).tables.load(SeqCst) == first;
-            if is_linked && tables.is_none_or(|tables| self::current(&tables) == current) {
-                return copies.ok_or_else(|| self.damaged_tables(cid));
+        self.demand_image(cid)?;
+        let current = self.current(cid)?;
+        let mut shown = Vec::new();
+        for writer in self.table_writers(cid)? {
+            if let Some(table) = self.table(cid, &writer)? {
+                let node = (writer != USERS).then(|| writer.parse()).and_then(Result::ok);
+                shown.push(table.shown(node, current));
             }
         }
+        Ok(shown)
     }
 
     /// All bits of the side tables of the image `cid`.
@@ -229,12 +235,14 @@ impl Pool {
     /// # Errors
     /// As [`access_tables`](Pool::access_tables).
     pub fn access_version(&self, cid: Cid) -> Result<u64, PoolError> {
-        self.intact()?;
-        let owner = self.published(cid)?;
-        let tables = self.linked_tables(owner).ok_or_else(|| self.damaged_tables(cid))?;
+        let mut sum = 0;
         // Each of them only grows.
-        let additions = tables.iter().map(|table| table.header.additions.load(Relaxed));
-        Ok(additions.chain(current(&tables)).sum::<u64>() + tables.len() as u64)
+        for writer in self.table_writers(cid)? {
+            if let Some(header) = self.header(cid, &writer)? {
+                sum += 1 + header.additions + header.current.iter().sum::<u64>();
+            }
+        }
+        Ok(sum)
     }
 
     /// The current epochs of an image. What a clone that starts now touches belongs to them.
@@ -242,248 +250,136 @@ impl Pool {
     /// # Errors
     /// As [`access_tables`](Pool::access_tables).
     pub fn epochs(&self, cid: Cid) -> Result<Epochs, PoolError> {
-        self.intact()?;
-        let owner = self.published(cid)?;
-        let tables = self.linked_tables(owner).ok_or_else(|| self.damaged_tables(cid))?;
-        let [accessed, dirtied] = current(&tables);
+        let [accessed, dirtied] = self.current(cid)?;
         Ok(Epochs { accessed, dirtied })
     }
 
-    /// Adds what a clone has done to the table of `node`, which pins the image, published or
-    /// removed. Bits of other epochs than the current ones are left out. Only the node's agent calls
-    /// this, and never twice at once.
+    /// Adds what a clone has done to the table of `node`. Bits of other epochs than the current ones are
+    /// left out. Only the node's agent calls this, and never twice at once.
     ///
     /// # Errors
-    /// [`PoolError::NoImage`] if the node does not pin it; [`PoolError::DamagedTables`];
-    /// [`PoolError::Full`] or [`PoolError::MediumFull`] if there is no room for the node's first
-    /// table; [`PoolError::Gone`], [`PoolError::Truncated`], [`PoolError::Io`].
+    /// [`PoolError::NoImage`]; [`PoolError::DamagedTables`]; [`PoolError::Gone`], [`PoolError::Io`].
     pub fn add_access(
         &self,
-        node: NodeSlot,
+        node: NodeId,
         cid: Cid,
         epochs: Epochs,
         bits: &PageBits,
     ) -> Result<(), PoolError> {
-        self.intact()?;
-        let owner = self.lookup(cid, &[State::Published, State::Removed]);
-        let pins = |owner: &Owner| self.pinned_by(*owner).any(|pinning| pinning == node);
-        let owner = owner.filter(pins).ok_or_else(|| self.no_image(cid))?;
-        let writer = u64::from(node.0);
-        let table = match self.table_of(owner, writer)? {
-            Some(table) => table,
-            None => {
-                let lock = self.lock()?;
-                self.make_table(&lock, owner, writer)?
-            }
-        };
-        let current = current(&self.linked_tables(owner).unwrap_or_default());
-        if epochs.accessed == current[0] {
-            table.add_of_epoch(0, current[0], &bits.accessed);
-        }
-        if epochs.dirtied == current[1] {
-            table.add_of_epoch(1, current[1], &bits.dirtied);
-        }
-        table.count();
-        Ok(())
+        self.demand_image(cid)?;
+        let current = self.current(cid)?;
+        let writer = node.to_string();
+        let mut table = self.table(cid, &writer)?.unwrap_or_else(|| Table::new(cid));
+        table.add(bits, Some(epochs), current);
+        self.put_table(cid, &writer, table)
     }
 
     /// Adds `bits`, hot ones too, to the users' table.
     ///
     /// # Errors
-    /// As [`add_access`](Pool::add_access), [`PoolError::NoImage`] if it is not published.
+    /// As [`add_access`](Pool::add_access).
     pub fn add_users_bits(&self, cid: Cid, bits: &PageBits) -> Result<(), PoolError> {
         self.with_users_table(cid, |table| {
-            let current = current(std::slice::from_ref(table));
-            for (index, bits) in [&bits.accessed, &bits.dirtied].into_iter().enumerate() {
-                if !bits.is_empty() {
-                    table.add_of_epoch(index, current[index], bits);
-                }
-            }
-            table.change(2, &bits.hot, &[]);
+            table.add(bits, None, table.header.current);
+            let hot = PageBits { hot: bits.hot.clone(), ..PageBits::default() };
+            table.bits.merge(&hot);
         })
     }
 
     /// Takes `hot` out of what the user has declared hot.
     ///
     /// # Errors
-    /// As [`add_users_bits`](Pool::add_users_bits).
+    /// As [`add_access`](Pool::add_access).
     pub fn clear_hot(&self, cid: Cid, hot: &[u64]) -> Result<(), PoolError> {
-        self.with_users_table(cid, |table| table.change(2, &[], hot))
+        self.with_users_table(cid, |table| {
+            table.bits.hot.iter_mut().zip(hot).for_each(|(own, cleared)| *own &= !cleared);
+        })
     }
 
     /// Begins an epoch anew: what clones have accessed until now counts for nothing any more, nor
     /// what they have dirtied if `dirtied` is set.
     ///
     /// # Errors
-    /// As [`add_users_bits`](Pool::add_users_bits).
+    /// As [`add_access`](Pool::add_access).
     pub fn reset_access(&self, cid: Cid, dirtied: bool) -> Result<(), PoolError> {
         self.with_users_table(cid, |table| {
-            let current = &table.header.current;
-            for epoch in &current[..1 + usize::from(dirtied)] {
-                epoch.store(epoch.load(Relaxed) + 1, SeqCst);
-                step();
+            for epoch in &mut table.header.current[..1 + usize::from(dirtied)] {
+                *epoch += 1;
             }
         })
     }
 
-    fn with_users_table(&self, cid: Cid, work: impl FnOnce(&Table<'_>)) -> Result<(), PoolError> {
-        self.intact()?;
-        let lock = self.lock()?;
-        // Under the lock its chunks are not given back.
-        let owner = self.published(cid)?;
-        let table = match self.table_of(owner, USERS)? {
-            Some(table) => table,
-            None => self.make_table(&lock, owner, USERS)?,
-        };
-        work(&table);
-        table.count();
-        Ok(())
+    fn with_users_table(&self, cid: Cid, work: impl FnOnce(&mut Table)) -> Result<(), PoolError> {
+        let _lock = self.lock()?;
+        self.demand_image(cid)?;
+        let mut table = self.table(cid, USERS)?.unwrap_or_else(|| Table::new(cid));
+        work(&mut table);
+        self.put_table(cid, USERS, table)
     }
 
-    fn published(&self, cid: Cid) -> Result<Owner, PoolError> {
-        self.lookup(cid, &[State::Published]).ok_or_else(|| self.no_image(cid))
+    fn put_table(&self, cid: Cid, writer: &str, mut table: Table) -> Result<(), PoolError> {
+        table.header.additions += 1;
+        let (directory, name) = (directory_of(cid), name_of(cid, writer));
+        self.directory
+            .make(&directory)
+            .and_then(|()| self.directory.put(&name, &table.to_bytes()))
+            .map_err(self.directory.failed("write", &name))?;
+        // The image may have been removed meanwhile, before there was anything to remove with it.
+        self.demand_image(cid).inspect_err(|_| drop(self.drop_tables(cid)))
+    }
+
+    fn demand_image(&self, cid: Cid) -> Result<(), PoolError> {
+        self.intact()?;
+        let name = crate::image_file::path_of(cid);
+        let found = self.directory.look(&name).map_err(self.directory.failed("look at", &name))?;
+        found.map(drop).ok_or_else(|| self.no_image(cid))
     }
 
     fn damaged_tables(&self, cid: Cid) -> PoolError {
-        PoolError::DamagedTables { path: self.path.clone(), cid }
+        PoolError::DamagedTables { path: self.path().to_owned(), cid }
     }
 
-    fn table_of(&self, owner: Owner, writer: u64) -> Result<Option<Table<'_>>, PoolError> {
-        let damaged = || self.damaged_tables(self.image(owner.slot).cid());
-        let tables = self.linked_tables(owner).ok_or_else(damaged)?;
-        Ok(tables.into_iter().find(|table| table.is_of(writer)))
+    fn table_writers(&self, cid: Cid) -> Result<Vec<String>, PoolError> {
+        let directory = directory_of(cid);
+        self.directory.list(&directory).map_err(self.directory.failed("list", &directory))
     }
 
-    /// The tables of an image; `None` if one of them is not what it should be.
-    pub(crate) fn linked_tables(&self, owner: Owner) -> Option<Vec<Table<'_>>> {
-        let mut tables = Vec::new();
-        let mut next = self.image(owner.slot).tables.load(SeqCst);
-        while next != 0 {
-            // A chain that leads back into itself would not end.
-            if tables.len() > MAX_NODES {
-                return None;
-            }
-            let head = self.chunks().records.get(usize::try_from(next).ok()?)?;
-            let run = self.run_at(next as u32, head.run_chunks.load(Acquire))?;
-            tables.push(self.table_at(run, owner)?);
-            next = u64::from(head.next.load(Acquire));
-        }
-        Some(tables)
+    fn open_table(&self, cid: Cid, writer: &str) -> Result<Option<File>, PoolError> {
+        let name = name_of(cid, writer);
+        let opened = self.directory.open_file(&name, OFlags::RDONLY);
+        opened.map_err(self.directory.failed("open", &name))
     }
 
-    fn table_at(&self, run: Extent, owner: Owner) -> Option<Table<'_>> {
-        let mut records = self.chunks().of_run(run).iter();
-        let is_owned = records.all(|record| record.owner.load(SeqCst) == owner.side_word());
-        let header = &self.map.table::<TableHeader>(run.offset, 1)[0];
-        let pages = header.pages.load(Acquire);
-        let fits = pages == self.pages_of(owner) && run.chunks == chunks_for(pages);
-        let is_sound = is_owned
-            && fits
-            && header.magic.load(Acquire) == MAGIC
-            && header.version.load(Relaxed) == VERSION
-            && header.owner.load(Relaxed) == owner.side_word()
-            && header.checksum.load(Relaxed) == u64::from(checksum(header));
-        let count = (SETS * pages.div_ceil(64)) as usize;
-        is_sound.then(|| Table { run, header, bits: self.map.table(run.offset + BITS_AT, count) })
+    fn header(&self, cid: Cid, writer: &str) -> Result<Option<TableHeader>, PoolError> {
+        let Some(file) = self.open_table(cid, writer)? else { return Ok(None) };
+        let mut bytes = [0; size_of::<TableHeader>()];
+        let read = file.read_exact_at(&mut bytes, 0);
+        read.map_err(|_| self.damaged_tables(cid))?;
+        Ok(Some(zerocopy::transmute!(bytes)))
     }
 
-    /// The pages that an image's tables have bits for: as many as its chunks have.
-    fn pages_of(&self, owner: Owner) -> u64 {
-        let chunks = self.image(owner.slot).chunks.load(Acquire);
-        u64::from(chunks) * (CHUNK_BYTES / PAGE_BYTES)
+    fn table(&self, cid: Cid, writer: &str) -> Result<Option<Table>, PoolError> {
+        let Some(mut file) = self.open_table(cid, writer)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut file, &mut bytes)
+            .map_err(self.directory.failed("read", &name_of(cid, writer)))?;
+        Table::parse(&bytes, cid).map(Some).ok_or_else(|| self.damaged_tables(cid))
     }
 
-    /// Makes the table of `writer` and links it.
-    fn make_table(
-        &self,
-        lock: &HeldLock,
-        owner: Owner,
-        writer: u64,
-    ) -> Result<Table<'_>, PoolError> {
-        self.give_back_lost_tables(lock, owner)?;
-        let cid = self.image(owner.slot).cid();
-        let pages = self.pages_of(owner);
-        let run = self.claim_table(lock, owner, chunks_for(pages))?;
-        let header = &self.map.table::<TableHeader>(run.offset, 1)[0];
-        header.version.store(VERSION, Relaxed);
-        header.owner.store(owner.side_word(), Relaxed);
-        words::store_bytes(&header.cid, &cid.to_bytes());
-        header.writer.store(writer, Relaxed);
-        header.pages.store(pages, Relaxed);
-        header.magic.store(MAGIC, Relaxed);
-        header.checksum.store(checksum(header).into(), Release);
-        step();
-        let first = &self.image(owner.slot).tables;
-        let head = &self.chunks().of_run(run)[0];
-        head.run_chunks.store(run.chunks, Release);
-        head.next.store(first.load(SeqCst) as u32, Release);
-        step();
-        first.store(run.first().0.into(), SeqCst);
-        step();
-        self.table_at(run, owner).ok_or_else(|| self.damaged_tables(cid))
+    fn current(&self, cid: Cid) -> Result<[u64; 2], PoolError> {
+        Ok(self.header(cid, USERS)?.map_or([0; 2], |header| header.current))
     }
 
-    /// Chunks for a table, side by side.
-    fn claim_table(&self, lock: &HeldLock, owner: Owner, chunks: u32) -> Result<Extent, PoolError> {
-        let runs = self.claim_word(lock, owner.side_word(), chunks)?;
-        let failed = match (self.reserve(Some(lock), &runs), &runs[..]) {
-            (Ok(()), [run]) => return Ok(*run),
-            (Err(error), _) => error,
-            (Ok(()), _) => PoolError::Full {
-                path: self.path.clone(),
-                asked: u64::from(chunks) * CHUNK_BYTES,
-                free: runs.iter().map(|run| run.bytes()).max().unwrap_or(0),
-            },
-        };
-        runs.iter().try_for_each(|run| self.give_back(lock, *run))?;
-        Err(failed)
-    }
-
-    /// Gives back the chunks of side tables that were never linked.
-    pub(crate) fn give_back_lost_tables(
-        &self,
-        lock: &HeldLock,
-        owner: Owner,
-    ) -> Result<Vec<Extent>, PoolError> {
-        let linked: Vec<Extent> =
-            self.linked_tables(owner).unwrap_or_default().iter().map(|table| table.run).collect();
-        let mut lost = Vec::new();
-        for run in self.allocator(lock).owned(owner.side_word()) {
-            // Neighbours that are linked come as one run with those that are not.
-            for chunk in run.single_chunks() {
-                if !linked.iter().any(|table| table.contains(chunk.offset, chunk.bytes())) {
-                    self.give_back(lock, chunk)?;
-                    lost.push(chunk);
-                }
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Unlinks all side tables of an image that no node pins, and gives them back.
-    pub(crate) fn drop_tables(&self, lock: &HeldLock, owner: Owner) -> Result<(), PoolError> {
-        self.image(owner.slot).tables.store(0, SeqCst);
-        step();
-        self.give_back_lost_tables(lock, owner).map(drop)
+    /// Removes all side tables of an image.
+    pub(crate) fn drop_tables(&self, cid: Cid) -> Result<(), PoolError> {
+        let directory = directory_of(cid);
+        let dropped = self.directory.remove_with_files(&directory);
+        dropped.map_err(self.directory.failed("remove", &directory))
     }
 }
 
-/// The current epochs.
-fn current(tables: &[Table<'_>]) -> [u64; 2] {
-    let users = tables.iter().find(|table| table.is_of(USERS));
-    users.map_or([0; 2], |table| [0, 1].map(|index| table.header.current[index].load(SeqCst)))
-}
-
-fn chunks_for(pages: u64) -> u32 {
-    (BITS_AT + SETS * pages.div_ceil(64) * 8).div_ceil(CHUNK_BYTES) as u32
-}
-
-fn checksum(header: &TableHeader) -> u32 {
-    let TableHeader { magic, version, owner, cid: [low, high], writer, pages, .. } = header;
-    let fixed: [&AtomicU64; FIXED] = [magic, version, owner, low, high, writer, pages];
-    let append =
-        |sum, word: &AtomicU64| crc32c::crc32c_append(sum, &word.load(Relaxed).to_le_bytes());
-    fixed.into_iter().fold(0, append)
+fn name_of(cid: Cid, writer: &str) -> String {
+    format!("{TABLES}/{cid}/{writer}")
 }
 
 #[cfg(test)]
@@ -493,19 +389,29 @@ mod tests {
 
     #[test]
     fn the_header_keeps_its_shape() {
-        assert_eq!(offset_of!(TableHeader, owner), 16);
-        assert_eq!(offset_of!(TableHeader, cid), 24);
-        assert_eq!(offset_of!(TableHeader, writer), 40);
-        assert_eq!(offset_of!(TableHeader, checksum), 8 * FIXED);
-        assert_eq!(offset_of!(TableHeader, epochs), 64);
-        assert_eq!(offset_of!(TableHeader, current), 80);
-        assert_eq!(offset_of!(TableHeader, additions), 96);
-        assert!(size_of::<TableHeader>() as u64 <= BITS_AT);
+        assert_eq!(offset_of!(TableHeader, checksum), 12);
+        assert_eq!(offset_of!(TableHeader, cid), 16);
+        assert_eq!(offset_of!(TableHeader, words), 32);
+        assert_eq!(offset_of!(TableHeader, epochs), 40);
+        assert_eq!(offset_of!(TableHeader, current), 56);
+        assert_eq!(offset_of!(TableHeader, additions), 72);
     }
 
     #[test]
-    fn one_chunk_is_enough_for_an_image_of_21_gb() {
-        let pages = |gib: u64| gib << 18;
-        assert_eq!([chunks_for(512), chunks_for(pages(21)), chunks_for(pages(22))], [1, 1, 2]);
+    fn a_table_comes_back_and_no_changed_byte_goes_unnoticed() {
+        let cid = Cid::from_bytes([7; 16]);
+        let mut table = Table::new(cid);
+        table.bits = PageBits { accessed: vec![1, 2], dirtied: vec![], hot: vec![4] };
+        let bytes = table.to_bytes();
+        let read = Table::parse(&bytes, cid).unwrap();
+        let expected = PageBits { accessed: vec![1, 2], dirtied: vec![0, 0], hot: vec![4, 0] };
+        assert_eq!(read.bits, expected);
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            assert!(Table::parse(&changed, cid).is_none(), "byte {at}");
+        }
+        assert!(Table::parse(&bytes[..bytes.len() - 1], cid).is_none());
+        assert!(Table::parse(&bytes, Cid::from_bytes([8; 16])).is_none());
     }
 }

@@ -162,7 +162,7 @@ fn warm(testbed: &Testbed, program: &Path, things: &[(&str, u32)]) -> Result<War
     let target = Target::Process(pid);
     // The program submits no requests.
     let terms = CheckpointOptions { aio_is_idle: true, ..CheckpointOptions::default() };
-    let made = checkpoint(testbed.pool(), target, terms, &mut |_, _| {})?;
+    let made = checkpoint(testbed.pool(), None, target, terms, &mut |_, _| {})?;
     warm.cid = made.cid;
     Ok(warm)
 }

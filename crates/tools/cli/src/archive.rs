@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use farfork_image::archive;
 use farfork_image::catalog::ImageName;
 use farfork_image::format::Image;
-use farfork_pool::Pool;
+use farfork_pool::{ImageFile, Pool};
 
 use crate::progress::Progress;
 use crate::{checkpoint, restore};
@@ -19,19 +19,20 @@ const STANDARD: &str = "-";
 
 /// Writes an image to a file. After a failure there is no partial file.
 pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dyn Error>> {
-    let image = Image::read(pool, restore::resolve(pool, image)?)?;
+    let source = pool.find(restore::resolve(pool, image)?)?;
+    let image = Image::read_from(&source)?;
     let failed = |reason: String| format!("cannot export to {}: {reason}", file.display());
     let refused = |error: io::Error| failed(words::of(&error));
     if file == Path::new(STANDARD) {
         if io::stdout().is_terminal() {
             return Err("cannot export to a terminal: redirect stdout, or name a file".into());
         }
-        return write(pool, &image, io::stdout().lock())
+        return write(pool, &source, &image, io::stdout().lock())
             .map_err(|error| failed(error.to_string()).into());
     }
     let temporary = TemporaryFile::beside(file);
     let archive = File::create(&temporary.0).map_err(refused)?;
-    write(pool, &image, &archive).map_err(|error| failed(error.to_string()))?;
+    write(pool, &source, &image, &archive).map_err(|error| failed(error.to_string()))?;
     archive.sync_all().map_err(refused)?;
     fs::rename(&temporary.0, file).map_err(refused)?;
     let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
@@ -56,9 +57,15 @@ impl Drop for TemporaryFile {
     }
 }
 
-fn write(pool: &Pool, image: &Image, out: impl io::Write) -> Result<(), archive::ArchiveError> {
+fn write(
+    pool: &Pool,
+    source: &ImageFile,
+    image: &Image,
+    out: impl io::Write,
+) -> Result<(), archive::ArchiveError> {
     let mut progress = Progress::new("exporting");
-    archive::write(pool, image, BufWriter::new(out), &mut |done, all| progress.windows(done, all))
+    let out = BufWriter::new(out);
+    archive::write(pool, source, image, out, &mut |done, all| progress.windows(done, all))
 }
 
 /// Imports an image from a file and names it.
@@ -76,7 +83,8 @@ pub(crate) fn import(
     };
     let mut progress = Progress::new("importing");
     let input = BufReader::with_capacity(1 << 20, input);
-    let (cid, _held) = archive::read(pool, input, &mut |done, all| progress.windows(done, all))
+    let shown = &mut |done, all| progress.windows(done, all);
+    let (cid, _held) = archive::read(pool, Some(name.user()), input, shown)
         .map_err(|error| failed(error.to_string()))?;
     drop(progress);
     checkpoint::publish(pool, &name, cid)?;

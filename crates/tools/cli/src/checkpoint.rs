@@ -149,7 +149,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 /// Checkpoints, and shows the progress on a terminal.
 fn checkpoint(pool: &Pool, args: &Args) -> Result<Checkpoint, CheckpointError> {
     let shown = (!args.json).then(|| Background::start("checkpointing")).flatten();
-    farfork_checkpoint::checkpoint(pool, args.target(), args.terms(), &mut |done, all| {
+    let user = args.name.as_ref().map(ImageName::user);
+    farfork_checkpoint::checkpoint(pool, user, args.target(), args.terms(), &mut |done, all| {
         if let Some(shown) = &shown {
             shown.bytes(done, all);
         }
@@ -175,7 +176,7 @@ fn dry_run(args: &Args) -> CommandResult {
 
 /// Gives the image its name. An image that loses its last name is removed.
 pub(crate) fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box<dyn Error>> {
-    let catalog = Catalog::open(pool)?;
+    let catalog = Catalog::of(pool);
     let Some(old) = catalog.set(name, cid)?.filter(|old| *old != cid) else { return Ok(()) };
     if catalog.names_of(old)?.is_empty() {
         remove(pool, old)?;

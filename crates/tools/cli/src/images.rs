@@ -1,6 +1,7 @@
 //! `farfork images`.
 
 use std::error::Error;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -183,7 +184,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 }
 
 fn list(pool: &Pool, json: bool) -> Result<(), Box<dyn Error>> {
-    let entries: Vec<Entry> = Catalog::open(pool)?
+    let entries: Vec<Entry> = Catalog::of(pool)
         .list()?
         .into_iter()
         .map(|(name, cid, created_unix_s)| {
@@ -227,8 +228,9 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
 }
 
 fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
-    let image = Image::read(pool, cid)?;
-    let names = Catalog::open(pool)?.names_of(cid)?;
+    let file = pool.find(cid)?;
+    let image = Image::read_from(&file)?;
+    let names = Catalog::of(pool).names_of(cid)?;
     let model = &image.model;
     let processes: Vec<Process> =
         model.members.iter().map(|member| Process::from_member(member, model)).collect();
@@ -254,7 +256,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
         footprint_bytes: stored_pages * PAGE_BYTES,
         stored_pages,
         zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
-        pool_bytes: image.extents.extents.iter().map(|extent| extent.bytes()).sum(),
+        pool_bytes: file.file().metadata()?.blocks() * 512,
         access: PageUse::read(pool, &image)?,
         processes,
         kernel: model.made_on.kernel.clone(),
@@ -265,7 +267,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
 impl PageUse {
     fn read(pool: &Pool, image: &Image) -> Result<PageUse, Box<dyn Error>> {
         let names = pool.node_names()?;
-        let tables = pool.access_tables(image.extents.cid)?;
+        let tables = pool.access_tables(image.id.cid)?;
         let mut all = Access::default();
         let mut nodes = Vec::new();
         for table in tables {
@@ -344,7 +346,7 @@ fn addresses(model: &Model) -> Vec<Address> {
 }
 
 fn remove(pool: &Pool, image: &str) -> Result<(), Box<dyn Error>> {
-    let catalog = Catalog::open(pool)?;
+    let catalog = Catalog::of(pool);
     let cid = restore::resolve(pool, image)?;
     let gone = match image.parse::<Cid>() {
         Ok(_) => catalog.names_of(cid)?,

@@ -1,16 +1,18 @@
 //! `farfork pool`, and the pool of the other commands.
 
+use std::collections::HashSet;
 use std::env;
 use std::error::Error;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
 use farfork_node::paths::{demand_own, make_run_directory};
-use farfork_pool::{Forgotten, ImageState, Pool, unmount_tmpfs};
+use farfork_pool::{Forgotten, Pool, PoolError, Quota, unmount_tmpfs};
 use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
@@ -23,17 +25,19 @@ use crate::{CommandResult, checkpoint, node, size};
 pub(crate) enum Command {
     /// Create a pool.
     Create {
-        /// A new file, or a memory device (/dev/dax0.0), which is overwritten completely.
+        /// A directory that does not exist yet, or that is empty.
+        #[arg(value_name = "DIR")]
         path: PathBuf,
         /// Size of the pool, e.g. 4G.
         #[arg(long, value_parser = size::parse)]
         size: u64,
-        /// Mount a tmpfs with huge pages on the directory, which must be empty. On a directory that
-        /// this command creates, root always mounts one.
+        /// Mount a tmpfs with huge pages on the directory although it exists already. On one that this
+        /// command creates, root mounts one unless it lies on memory with huge pages anyway (a tmpfs
+        /// mounted with huge=always, or a DAX file system).
         #[arg(long)]
         mount: bool,
     },
-    /// Show space, nodes, images and owners.
+    /// Show space, nodes, images and their users.
     Info {
         /// The pool. Default: $FARFORK_POOL, then the embedded pool.
         path: Option<PathBuf>,
@@ -45,6 +49,26 @@ pub(crate) enum Command {
     Check {
         /// The pool. Default: $FARFORK_POOL, then the embedded pool.
         path: Option<PathBuf>,
+    },
+    /// Show how much users have and may have, or limit what one may have.
+    Quota {
+        /// The pool. Default: $FARFORK_POOL, then the embedded pool.
+        #[arg(value_name = "DIR")]
+        path: Option<PathBuf>,
+        /// The user: the first part of the names of images. Default: all users.
+        user: Option<String>,
+        /// Most bytes that the user's images may take, e.g. 4G.
+        #[arg(long, value_parser = size::parse, requires = "user")]
+        bytes: Option<u64>,
+        /// Most images that the user may have.
+        #[arg(long, requires = "user")]
+        images: Option<u64>,
+        /// Remove the user's limits.
+        #[arg(long, requires = "user", conflicts_with_all = ["bytes", "images"])]
+        unlimited: bool,
+        /// Print one JSON document.
+        #[arg(long)]
+        json: bool,
     },
     /// Remove a node that is gone for good, with its pins. Rows of the node with an agent or clones on
     /// this machine stay. You must be certain that no clone of the node runs on another machine.
@@ -69,7 +93,7 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 pub(crate) struct PoolArg {
     /// The pool. Default: $FARFORK_POOL, then the embedded pool.
-    #[arg(long = "pool", value_name = "PATH")]
+    #[arg(long = "pool", value_name = "DIR")]
     path: Option<PathBuf>,
 }
 
@@ -104,8 +128,7 @@ fn embedded() -> Result<PathBuf, Box<dyn Error>> {
         make_run_directory(directory).map_err(|error| {
             format!("cannot create {}: {}", directory.display(), words::of(&error))
         })?;
-        let is_empty = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
-        create(&path, align_down(quarter, CHUNK_BYTES), is_empty)?;
+        create(&path, align_down(quarter, CHUNK_BYTES), false)?;
     }
     Ok(path)
 }
@@ -116,12 +139,7 @@ fn create(path: &Path, bytes: u64, mounts: bool) -> Result<Pool, Box<dyn Error>>
     demand_own(path).map_err(|error| {
         format!("cannot create a pool at {}: {}", path.display(), words::of(&error))
     })?;
-    if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
-        return Ok(Pool::create(path, bytes)?);
-    }
-    let directory =
-        path.parent().ok_or("invalid path of a pool: it needs a directory and a name")?;
-    let directory = PoolDirectory::prepare(directory, bytes, mounts)?;
+    let directory = PoolDirectory::prepare(path, bytes, mounts)?;
     Pool::create(path, bytes).map_err(|error| {
         directory.undo();
         error.into()
@@ -138,6 +156,13 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         }
         Command::Info { path, json } => info(path.as_deref(), *json)?,
         Command::Check { path } => return check(path.as_deref()),
+        Command::Quota { path, user, bytes, images, unlimited, json } => {
+            let pool = Pool::open(&chosen(path.as_deref())?)?;
+            if let Some(user) = user {
+                limit(&pool, user, *bytes, *images, *unlimited)?;
+            }
+            quotas(&pool, user.as_deref(), *json)?;
+        }
         Command::ForgetNode { name, path } => forget_node(path.as_deref(), name)?,
         Command::Destroy { path, force } => destroy(path, *force)?,
     }
@@ -152,7 +177,59 @@ fn destroy(path: &Path, is_forced: bool) -> Result<(), Box<dyn Error>> {
     } else {
         Pool::destroy(&path)?;
     }
-    Ok(unmount_tmpfs(path.parent().unwrap_or(Path::new("/")))?)
+    unmount_tmpfs(&path)?;
+    match fs::remove_dir(&path) {
+        // Something else lies in it, or the operator's own mount.
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
+            ) =>
+        {
+            Err(format!("cannot remove {}: {}", path.display(), words::of(&error)).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Sets limits; one that is not given stays as it is.
+fn limit(
+    pool: &Pool,
+    user: &str,
+    bytes: Option<u64>,
+    images: Option<u64>,
+    unlimited: bool,
+) -> Result<(), Box<dyn Error>> {
+    if !unlimited && bytes.is_none() && images.is_none() {
+        return Ok(());
+    }
+    let before = match pool.quota(user) {
+        _ if unlimited => Quota::NONE,
+        Err(PoolError::DamagedQuota { .. }) => Quota::NONE,
+        known => known?,
+    };
+    let quota =
+        Quota { bytes: bytes.unwrap_or(before.bytes), images: images.unwrap_or(before.images) };
+    Ok(pool.set_quota(user, quota)?)
+}
+
+fn quotas(pool: &Pool, user: Option<&str>, json: bool) -> Result<(), Box<dyn Error>> {
+    let users = user.map_or_else(|| pool.users(), |user| Ok(vec![user.to_owned()]))?;
+    let infos = users.iter().map(|user| pool.user_info(user)).collect::<Result<Vec<_>, _>>()?;
+    if json {
+        return Ok(print_json(&infos)?);
+    }
+    for info in infos {
+        let bytes = info.quota_bytes.map_or("no limit".to_owned(), size::show);
+        let images = info.quota_images.map_or("no limit".to_owned(), |most| most.to_string());
+        println!(
+            "{}: {} of {bytes} in {} images of {images}",
+            info.user,
+            size::show(info.bytes),
+            info.images
+        );
+    }
+    Ok(())
 }
 
 fn forget_node(path: Option<&Path>, name: &str) -> Result<(), Box<dyn Error>> {
@@ -188,17 +265,23 @@ fn check(path: Option<&Path>) -> CommandResult {
     for finding in &report.findings {
         println!("{finding}");
     }
+    let damaged = Catalog::of(&pool).repair()?;
+    if damaged > 0 {
+        is_sound = false;
+        println!("removed {damaged} names that were links to no image");
+    }
     remove_unnamed(&pool)?;
-    for (name, cid, _) in Catalog::open(&pool)?.list()? {
-        match Image::read(&pool, cid).map(|image| image.damaged_chunks(&pool)) {
-            Ok(Ok(damaged)) if damaged.is_empty() => {}
-            Ok(Ok(damaged)) => {
+    for cid in pool.images()? {
+        let Ok(file) = pool.find(cid) else { continue }; // said above, or just removed
+        match Image::read_from(&file).and_then(|image| image.damaged_chunks(&file)) {
+            Ok(damaged) if damaged.is_empty() => {}
+            Ok(damaged) => {
                 is_sound = false;
-                println!("image {name} ({cid}): wrong checksum of {} chunks", damaged.len());
+                println!("image {cid}: wrong checksum of {} chunks", damaged.len());
             }
-            Ok(Err(error)) | Err(error) => {
+            Err(error) => {
                 is_sound = false;
-                println!("image {name} ({cid}): {error}");
+                println!("image {cid}: {error}");
             }
         }
     }
@@ -208,18 +291,16 @@ fn check(path: Option<&Path>) -> CommandResult {
 
 /// Removes images whose checkpoint was killed before it could name them: no command would find them.
 fn remove_unnamed(pool: &Pool) -> Result<(), Box<dyn Error>> {
-    let catalog = Catalog::open(pool)?;
-    let images = pool.info()?.images.into_iter();
-    for image in images.filter(|image| image.state == ImageState::Published) {
-        let cid: Cid = image.cid.parse()?;
-        // In this order: a process that holds the image names it first, and then releases it.
-        if pool.is_held(cid).unwrap_or(true) || !catalog.names_of(cid)?.is_empty() {
-            continue;
-        }
+    let mut left = pool.images()?;
+    left.retain(|cid| !pool.is_held(*cid).unwrap_or(true));
+    // In this order: a process that holds an image names it first, and then releases it.
+    let named: HashSet<Cid> =
+        Catalog::of(pool).list()?.into_iter().map(|(_, cid, _)| cid).collect();
+    for cid in left.into_iter().filter(|cid| !named.contains(cid)) {
+        let bytes = pool.find(cid)?.file().metadata()?.blocks() * 512;
         checkpoint::remove(pool, cid)?;
         println!(
-            "reclaimed {} bytes of image {cid}: its checkpoint was killed before it had a name",
-            image.bytes
+            "reclaimed {bytes} bytes of image {cid}: its checkpoint was killed before it had a name"
         );
     }
     Ok(())

@@ -10,9 +10,6 @@ use farfork_node::paths::{demand_own, directory_mode};
 use farfork_pool::{maps_huge_pages, mount_tmpfs, unmount_tmpfs};
 use farfork_sys::words;
 
-/// Space for the file system's own pages.
-const OWN_BYTES: u64 = 16 << 20;
-
 /// The directory, with what was created for it.
 pub(crate) struct PoolDirectory {
     directory: PathBuf,
@@ -54,7 +51,7 @@ impl PoolDirectory {
         if let Some(obstacle) = obstacle(&self.directory) {
             return Err(format!("cannot mount a tmpfs on {directory}: {obstacle}").into());
         }
-        mount_tmpfs(&self.directory, bytes + OWN_BYTES)?;
+        mount_tmpfs(&self.directory, bytes)?;
         self.is_mounted = true;
         eprintln!("mounted a tmpfs with huge pages on {directory}");
         Ok(())

@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 fn call(args: &Args, pool: PathBuf, image: &Image) -> RestoreCall {
     RestoreCall {
         pool,
-        cid: image.extents.cid.to_string(),
+        cid: image.id.cid.to_string(),
         name: args.image.clone(),
         detach: false,
         same_pid: false,
@@ -129,7 +129,7 @@ impl Counts {
     fn from_observed(image: &Image, observed: &Observed) -> Counts {
         let mapped = mapped(&image.model);
         Counts {
-            cid: image.extents.cid.to_string(),
+            cid: image.id.cid.to_string(),
             mapped_pages: mapped.len(),
             read_pages: observed.read.len(),
             written_pages: observed.written.len(),

@@ -121,7 +121,7 @@ pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
         return Ok(cid);
     }
     let name: ImageName = image.parse()?;
-    let known = Catalog::open(pool)?.get(&name)?;
+    let known = Catalog::of(pool).get(&name)?;
     Ok(known.ok_or_else(|| format!("there is no image {name}; see \"farfork images list\""))?)
 }
 

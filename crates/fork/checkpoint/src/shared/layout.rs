@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt;
 
 use farfork_image::layout;
 use farfork_image::model::{ObjectExtent, Segment, SharedObject, Stored};
-use farfork_pool::{Extent, ImageWriter};
 use farfork_types::{PAGE_BYTES, align_down, align_up};
 use rustix::fs::{SeekFrom, seek};
 
@@ -75,28 +74,22 @@ impl Layout {
         Stored { windows, segments }
     }
 
-    /// Copies the content to where `segments` have it in the chunks of `extents`. Returns the bytes
-    /// copied.
+    /// Copies the content to where `segments` have it in `data`, the chunks of its image. Returns the
+    /// bytes copied.
     pub fn copy(
         &self,
         pid: i32,
         segments: &[Segment],
-        writer: &mut ImageWriter<'_>,
-        extents: &[Extent],
+        data: &mut [u8],
     ) -> Result<u64, CheckpointError> {
-        let (mut first, mut copied) = (0, 0);
-        for extent in extents {
-            let places = first..first + extent.bytes();
-            let bytes = writer.bytes_mut(*extent);
-            for (file, from) in self.extents() {
-                let run = (from.stored, from.stored + from.bytes);
-                for (start, end, at) in placed(&[run], segments, &places) {
-                    let to = &mut bytes[at..at + (end - start) as usize];
-                    copied += read(file, from.offset + (start - from.stored), to)
-                        .map_err(doing(pid, "read the shared memory"))?;
-                }
+        let mut copied = 0;
+        for (file, from) in self.extents() {
+            let run = (from.stored, from.stored + from.bytes);
+            for (start, end, at) in placed(&[run], segments) {
+                let to = &mut data[at..at + (end - start) as usize];
+                copied += read(file, from.offset + (start - from.stored), to)
+                    .map_err(doing(pid, "read the shared memory"))?;
             }
-            first = places.end;
         }
         Ok(copied)
     }

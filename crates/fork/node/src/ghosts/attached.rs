@@ -67,7 +67,7 @@ impl Node {
         let started = handover.send(|request, fds| Ok(ghost.spawn(cid, request, fds)?))?;
         drop(externals);
         let read = &image.attached.image;
-        let plan = pool.pool().bytes(read.plan_offset, read.plan_bytes)?;
+        let plan = &read.plan;
         let (pid, warnings) = await_waiting(&started, plan)
             .map_err(|error| container.shortage().map_or(error, NodeError::Agent))?;
         let (name, tiering) = (name.clone(), *tiering);

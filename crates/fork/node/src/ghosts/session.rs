@@ -126,7 +126,7 @@ impl Node {
         cid: Cid,
     ) -> Result<(), NodeError> {
         // A name that the client gives is only believed if the catalog says the same.
-        let names = Catalog::open(pool).and_then(|catalog| catalog.names_of(cid));
+        let names = Catalog::of(pool).names_of(cid);
         let names = names.map_err(|error| NodeError::Agent(error.to_string()))?;
         let asked = name.parse::<ImageName>().ok();
         let is_asked = |name: &ImageName| asked.as_ref().is_none_or(|asked| asked == name);

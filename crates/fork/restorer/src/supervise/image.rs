@@ -69,7 +69,7 @@ impl Image {
         let (windows, files) = unsafe { (elements(plan.windows), elements(plan.files)) };
         // SAFETY: as above.
         let traits = unsafe { elements(plan.traits) };
-        Image { device: request.pool_device, inode: request.pool_inode, windows, files, traits }
+        Image { device: request.image_device, inode: request.image_inode, windows, files, traits }
     }
 
     /// Whether `mapping` still shows bytes of the image.

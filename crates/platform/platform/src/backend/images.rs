@@ -7,7 +7,7 @@ use std::io;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use farfork_image::catalog::{Catalog, CatalogError, ImageName};
+use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::Image;
 use farfork_policy::Memory;
 use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
@@ -121,12 +121,12 @@ fn parsed(name: &str) -> Result<ImageName, NodesError> {
 }
 
 fn named(pool: &Pool, name: &ImageName) -> Result<Option<Cid>, String> {
-    let found = Catalog::open(pool).and_then(|catalog| catalog.get(name));
+    let found = Catalog::of(pool).get(name);
     found.map_err(|error| error.to_string())
 }
 
-fn listed(pool: &Pool) -> Result<Vec<PoolImage>, CatalogError> {
-    let named = Catalog::open(pool)?.list()?;
+fn listed(pool: &Pool) -> Result<Vec<PoolImage>, PoolError> {
+    let named = Catalog::of(pool).list()?;
     let images = pool.info()?.images;
     let find = |cid: Cid| images.iter().find(|image| image.cid == cid.to_string());
     let listed = named.into_iter().filter_map(|(name, cid, _)| {
@@ -138,8 +138,8 @@ fn listed(pool: &Pool) -> Result<Vec<PoolImage>, CatalogError> {
 }
 
 fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
-    let taken = || -> Result<Option<Cid>, CatalogError> {
-        let catalog = Catalog::open(pool)?;
+    let taken = || -> Result<Option<Cid>, PoolError> {
+        let catalog = Catalog::of(pool);
         let Some(cid) = catalog.remove(name)? else { return Ok(None) };
         Ok(catalog.names_of(cid)?.is_empty().then_some(cid))
     };

@@ -35,6 +35,11 @@ impl ImageName {
         &self.function
     }
 
+    /// User, function and tag.
+    pub fn parts(&self) -> [&str; 3] {
+        [&self.user, &self.function, &self.tag]
+    }
+
     /// Which of several; `latest` if none was given.
     pub fn tag(&self) -> &str {
         &self.tag

@@ -13,7 +13,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use farfork_plan::protocol::SLOT_POOL;
+use farfork_plan::protocol::SLOT_IMAGE;
 use farfork_plan::{FileRange, Op, TraitRange, What, Window, nr, traits};
 
 use super::arena::Arena;
@@ -243,7 +243,7 @@ impl Compiler<'_> {
         match piece.source {
             Source::Pool(offset) => {
                 let flags = fixed | libc::MAP_NORESERVE as u64;
-                let args = [start, bytes, prot, flags, SLOT_POOL.into(), offset];
+                let args = [start, bytes, prot, flags, SLOT_IMAGE.into(), offset];
                 self.ops.push(op(&args).slot_arg(4));
             }
             Source::Zeros => {
@@ -288,7 +288,7 @@ impl Compiler<'_> {
             self.protect(region, READ_WRITE);
         }
         for (start, end, offset) in &runs {
-            let args = [SLOT_POOL.into(), *start, end - start, *offset];
+            let args = [SLOT_IMAGE.into(), *start, end - start, *offset];
             self.ops.push(Op::new(What::Fill, nr::READ_ALL, &args).slot_arg(0));
         }
         if region.is_filled_first() || is_protected && !runs.is_empty() {

@@ -18,7 +18,7 @@ mod system_v;
 #[cfg(test)]
 mod tests;
 
-use farfork_plan::protocol::SLOT_POOL;
+use farfork_plan::protocol::SLOT_IMAGE;
 use farfork_plan::{Op, What, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
@@ -246,7 +246,7 @@ impl<'m, 'a> Compiler<'m, 'a> {
         self.mapped = (start, start + count * CHUNK_BYTES);
         let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
         let (prot, offset) = (libc::PROT_READ as u64, self.placement[first]);
-        let args = [window::SCRATCH, count * CHUNK_BYTES, prot, flags, SLOT_POOL.into(), offset];
+        let args = [window::SCRATCH, count * CHUNK_BYTES, prot, flags, SLOT_IMAGE.into(), offset];
         let mapped = self.op(libc::SYS_mmap as u32, &args).slot_arg(4);
         self.ops.push(mapped);
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use farfork_image::compile::compile;
 use farfork_image::layout;
 use farfork_image::model::*;
-use farfork_plan::protocol::SLOT_POOL;
+use farfork_plan::protocol::SLOT_IMAGE;
 use farfork_plan::{MemberPlan, Op, PlanHeader, Table, Window, nr, window};
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ fn run(ops: &[Op]) -> HashMap<u64, Shows> {
                 for page in pages(a, b) {
                     let shows = match e {
                         _ if d & libc::MAP_ANONYMOUS as u64 != 0 => Shows::Zeros,
-                        slot if slot == u64::from(SLOT_POOL) => Shows::Pool(f + (page - a)),
+                        slot if slot == u64::from(SLOT_IMAGE) => Shows::Pool(f + (page - a)),
                         _ => Shows::File(f + (page - a)),
                     };
                     space.insert(page, shows);

@@ -38,6 +38,7 @@ impl Lane {
         subject.settle(&parent)?;
         let made = checkpoint(
             testbed.pool(),
+            None,
             Target::Process(parent.pid()),
             CheckpointOptions::default(),
             &mut |_, _| {},

@@ -16,6 +16,7 @@ pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError>
     subject.settle(parent)?;
     let made = farfork_checkpoint::checkpoint(
         bench.testbed.pool(),
+        None,
         Target::Process(parent.pid()),
         CheckpointOptions::default(),
         &mut |_, _| {},

@@ -115,7 +115,8 @@ fn young(subject: &Subject, testbed: &Testbed) -> Result<Young, BenchError> {
     // Before the checkpoint, which makes untouched pages present by reading them.
     let present = present(server.pid())?;
     let target = Target::Process(server.pid());
-    let cid = checkpoint(testbed.pool(), target, CheckpointOptions::default(), &mut |_, _| {})?.cid;
+    let cid =
+        checkpoint(testbed.pool(), None, target, CheckpointOptions::default(), &mut |_, _| {})?.cid;
     Ok(Young { cid, present })
 }
 
@@ -149,6 +150,7 @@ fn grown(subject: &Subject, testbed: &Testbed, young: &Young) -> Result<Parent, 
     subject.settle_at(pid, &testbed.socket(name))?;
     let made = checkpoint(
         testbed.pool(),
+        None,
         Target::Process(pid),
         CheckpointOptions::default(),
         &mut |_, _| {},

@@ -160,7 +160,7 @@ fn elsewhere(lane: &Lane, testbed: &Testbed) -> Result<CloneOptions, BenchError>
     let pool = Pool::create(&path, SECOND_POOL_BYTES)?;
     lane.subject.settle(&lane.warm.parent)?;
     let target = Target::Process(lane.warm.parent.pid());
-    let cid = checkpoint(&pool, target, CheckpointOptions::default(), &mut |_, _| {})?.cid;
+    let cid = checkpoint(&pool, None, target, CheckpointOptions::default(), &mut |_, _| {})?.cid;
     Ok(CloneOptions { pool: Some(path), is_detached: true, ..CloneOptions::new(cid, Tiering::Mow) })
 }
 

@@ -1,0 +1,317 @@
+//! The pool's directory, by an open descriptor: nothing here follows its path again, so that a pool that
+//! was replaced or unmounted meanwhile is never mixed with what took its place.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate};
+use rustix::io::Errno;
+
+use crate::error::PoolError;
+use crate::failpoint::step;
+use crate::lock::{HeldLock, LockByte};
+
+/// Where files are written that appear at their place by a rename.
+pub(crate) const NEW: &str = "new";
+
+/// The directory of a pool.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// A file that is not at its place yet. Its lock shows that its writer lives.
+#[derive(Debug)]
+pub(crate) struct NewFile<'d> {
+    directory: &'d Directory,
+    pub(crate) file: File,
+    /// Its name below [`NEW`]; none for a file without a name.
+    name: Option<String>,
+    _alive: Option<HeldLock>,
+}
+
+impl Directory {
+    /// Opens the directory at `path`, which may be a link.
+    pub(crate) fn open(path: &Path) -> Result<Directory, PoolError> {
+        let failed = PoolError::io("open the pool", path);
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let path = path.canonicalize().map_err(PoolError::io("find", path))?;
+        Ok(Directory { fd, path })
+    }
+
+    /// Where it lies; absolute.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// For `map_err`: what was being done, to which file in it.
+    pub(crate) fn failed(
+        &self,
+        doing: &'static str,
+        name: &str,
+    ) -> impl FnOnce(io::Error) -> PoolError + use<> {
+        let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
+        move |source| PoolError::Io { doing, path, source }
+    }
+
+    /// What is known of the directory itself, and of the one above it.
+    pub(crate) fn look_around(&self) -> io::Result<(Stat, Stat)> {
+        let above = rustix::fs::statat(&self.fd, "..", AtFlags::empty())?;
+        Ok((rustix::fs::fstat(&self.fd)?, above))
+    }
+
+    /// Opens a file that is neither a link nor anything but a regular file; `None` if it is not there.
+    pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<Option<File>> {
+        // Opening a pipe would wait for its other end.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => File::from(opened?),
+        };
+        match file.metadata()?.is_file() {
+            true => Ok(Some(file)),
+            false => Err(io::Error::other("it is not a regular file")),
+        }
+    }
+
+    /// What is known of a file; `None` if it is not there.
+    pub(crate) fn look(&self, name: &str) -> io::Result<Option<Stat>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// The names in a directory below it; none if it is not there.
+    pub(crate) fn list(&self, name: &str) -> io::Result<Vec<String>> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            opened => opened?,
+        };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(opened)? {
+            let entry = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
+            let entry = entry.to_string_lossy().into_owned();
+            if entry != "." && entry != ".." {
+                names.push(entry);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes a directory below it, unless it is there.
+    pub(crate) fn make(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+            Err(Errno::EXIST) => Ok(()),
+            made => {
+                made?;
+                step();
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes a file; whether it was there.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<bool> {
+        self.unlink(name, AtFlags::empty())
+    }
+
+    /// Removes an empty directory; one that is not empty stays.
+    pub(crate) fn remove_directory(&self, name: &str) -> io::Result<bool> {
+        match self.unlink(name, AtFlags::REMOVEDIR) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+            done => done,
+        }
+    }
+
+    fn unlink(&self, name: &str, flags: AtFlags) -> io::Result<bool> {
+        match rustix::fs::unlinkat(&self.fd, name, flags) {
+            Err(Errno::NOENT) => Ok(false),
+            done => {
+                done?;
+                step();
+                Ok(true)
+            }
+        }
+    }
+
+    /// Removes a directory below it with all files in it.
+    pub(crate) fn remove_with_files(&self, name: &str) -> io::Result<()> {
+        for file in self.list(name)? {
+            self.remove(&format!("{name}/{file}"))?;
+        }
+        self.remove_directory(name).map(drop)
+    }
+
+    /// Moves a file, which replaces what is at its new place.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        rustix::fs::renameat(&self.fd, from, &self.fd, to)?;
+        step();
+        Ok(())
+    }
+
+    /// Makes a link of a few bytes, unless something has its name.
+    pub(crate) fn make_link(&self, target: &str, name: &str) -> io::Result<()> {
+        rustix::fs::symlinkat(target, &self.fd, name)?;
+        step();
+        Ok(())
+    }
+
+    /// Makes a link of a few bytes, which replaces what is at its place.
+    pub(crate) fn put_link(&self, target: &str, name: &str) -> io::Result<()> {
+        loop {
+            let new = format!("{NEW}/{}", unique()?);
+            self.make_link(target, &new)?;
+            match self.rename(&new, name) {
+                // A link has no lock that shows that its writer lives: a sweep may have taken it.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound && self.look(&new)?.is_none() => {}
+                Err(error) => {
+                    let _ = self.remove(&new);
+                    return Err(error);
+                }
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// What a link says; `None` if it is not there.
+    pub(crate) fn read_link(&self, name: &str) -> io::Result<Option<String>> {
+        match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            read => Ok(Some(read?.to_string_lossy().into_owned())),
+        }
+    }
+
+    /// A file without a name in the directory `of`, where the medium has such files; else one with a
+    /// name below [`NEW`].
+    pub(crate) fn new_file(&self, of: &str) -> io::Result<NewFile<'_>> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.fd, of, flags, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.new_named_file(),
+            opened => {
+                Ok(NewFile { directory: self, file: File::from(opened?), name: None, _alive: None })
+            }
+        }
+    }
+
+    /// The same, always with a name.
+    pub(crate) fn new_named_file(&self) -> io::Result<NewFile<'_>> {
+        loop {
+            let name = unique()?;
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+            let path = format!("{NEW}/{name}");
+            let made = rustix::fs::openat(&self.fd, &path, flags, Mode::RUSR | Mode::WUSR)?;
+            step();
+            let file = File::from(made);
+            let alive = HeldLock::take(&file, LockByte::WRITER)?;
+            // A sweep may have come between.
+            if rustix::fs::fstat(&file)?.st_nlink > 0 {
+                return Ok(NewFile {
+                    directory: self,
+                    file,
+                    name: Some(name),
+                    _alive: Some(alive),
+                });
+            }
+        }
+    }
+
+    /// Writes a small file, which replaces what is at its place: readers see one of the two, whole.
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let new = self.new_named_file()?;
+        std::os::unix::fs::FileExt::write_all_at(&new.file, bytes, 0)?;
+        // Where huge pages are the rule, the kernel has taken one.
+        give_back(&new.file, bytes.len() as u64, bytes.len().next_multiple_of(HUGE) as u64)?;
+        new.appear(name)
+    }
+
+    /// Removes files whose writer has died; how many, and their bytes.
+    pub(crate) fn sweep(&self) -> io::Result<(usize, u64)> {
+        let (mut files, mut bytes) = (0, 0);
+        for name in self.list(NEW)? {
+            let path = format!("{NEW}/{name}");
+            let Some(found) = self.look(&path)? else { continue };
+            let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+            if is_file {
+                let Some(file) = self.open_file(&path, OFlags::RDWR)? else { continue };
+                // A writer that is just about to lock it looks whether it is still there.
+                let Some(_lock) = HeldLock::try_take(&file, LockByte::WRITER)? else { continue };
+                // Another may have moved it to its place, and removed it there, meanwhile.
+                let is_same = self.look(&path)?.is_some_and(|now| now.st_ino == found.st_ino);
+                if !is_same {
+                    continue;
+                }
+                self.remove(&path)?;
+            } else if !self.remove(&path)? {
+                continue;
+            }
+            files += 1;
+            bytes += found.st_blocks as u64 * 512;
+        }
+        Ok((files, bytes))
+    }
+}
+
+const HUGE: usize = farfork_types::CHUNK_BYTES as usize;
+
+/// A name that no other has.
+fn unique() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(io::Error::from)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Gives the memory of a range of a file back, by whole pages; it reads as zeros then.
+pub(crate) fn give_back(file: impl AsFd, from: u64, to: u64) -> io::Result<()> {
+    let from = farfork_types::align_up(from, farfork_types::PAGE_BYTES);
+    if from >= to {
+        return Ok(());
+    }
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match fallocate(file, hole, from, to - from) {
+        Err(Errno::OPNOTSUPP) => Ok(()), // it stays allocated, and reads as zeros as it was
+        done => Ok(done?),
+    }
+}
+
+impl NewFile<'_> {
+    /// Puts the file at a place where nothing is, or, with a name of its own, replaces what is there.
+    pub(crate) fn appear(mut self, place: &str) -> io::Result<()> {
+        match self.name.take() {
+            Some(name) => {
+                let from = format!("{NEW}/{name}");
+                self.directory.rename(&from, place).inspect_err(|_| {
+                    let _ = self.directory.remove(&from);
+                })
+            }
+            None => {
+                let shown = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                let (here, directory) = (rustix::fs::CWD, &self.directory.fd);
+                rustix::fs::linkat(here, shown, directory, place, AtFlags::SYMLINK_FOLLOW)?;
+                step();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.name.take() {
+            // What stays is swept when its lock is free.
+            let _ = self.directory.remove(&format!("{NEW}/{name}"));
+        }
+    }
+}
