@@ -8,6 +8,7 @@
 //! present in its page tables, but is there all the same.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -22,10 +23,11 @@ use crate::maps::Mapping;
 
 /// The image that a clone was made from.
 pub struct Ancestor {
-    /// Its file, or that of which the clone maps a copy.
+    /// Its file.
     pub image: Rc<ImageFile>,
-    /// Device and inode of what the clone maps.
-    mapped: (u64, u64),
+    /// Device and inode of what the clone maps of it: the file, copies of it, or both. A place in all of
+    /// them is the same.
+    mapped: Vec<(u64, u64)>,
     /// Whether a policy has added something to the image's plan.
     has_overlay: bool,
     /// The regions of each of the image's processes.
@@ -58,6 +60,51 @@ fn source(mapping: &Mapping) -> Option<(PathBuf, Cid)> {
     })
 }
 
+/// Opens what a process maps.
+fn opened(pid: i32, mapping: &Mapping) -> Result<File, CheckpointError> {
+    let what = "the image that it maps";
+    mapping.open(pid).map_err(|_| CheckpointError::Proc { pid, what })
+}
+
+/// The image of `pool` that a mapping shows, itself or a copy; none if it only looks so.
+fn image_behind(
+    pid: i32,
+    pool: &Pool,
+    cid: Cid,
+    mapping: &Mapping,
+) -> Result<Option<ImageFile>, CheckpointError> {
+    let mapped = opened(pid, mapping)?;
+    if source_of_copy(&mapping.name).is_none() {
+        return Ok(pool.image_of(mapped, cid)?);
+    }
+    let original = pool.find(cid)?;
+    Ok(pool.is_copy(&mapped, &original)?.then_some(original))
+}
+
+/// All files that are mapped and that are the image or copies of it.
+fn files_of(
+    pid: i32,
+    pool: &Pool,
+    image: &ImageFile,
+    mappings: &[Mapping],
+) -> Result<Vec<(u64, u64)>, CheckpointError> {
+    let cid = image.id.cid;
+    let (mut known, mut others) = (Vec::new(), Vec::new());
+    for mapping in mappings {
+        let is_new = !known.contains(&mapping.file) && !others.contains(&mapping.file);
+        if !is_new || source(mapping).is_none_or(|(_, named)| named != cid) {
+            continue;
+        }
+        let mapped = opened(pid, mapping)?;
+        let is_it = match source_of_copy(&mapping.name) {
+            Some(_) => pool.is_copy(&mapped, image)?,
+            None => pool.image_of(mapped, cid)?.is_some(),
+        };
+        if is_it { known.push(mapping.file) } else { others.push(mapping.file) }
+    }
+    Ok(known)
+}
+
 impl Ancestor {
     /// The ancestor of the process `pid` with these mappings, if it is a clone.
     pub fn find(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
@@ -66,18 +113,8 @@ impl Ancestor {
         };
         let Some((path, cid)) = source(plan) else { return Ok(None) };
         let pool = Pool::open(&path)?;
-        let what = "the image that it maps";
-        let mapped = plan.open(pid).map_err(|_| CheckpointError::Proc { pid, what })?;
-        let file = if source_of_copy(&plan.name).is_some() {
-            let original = pool.find(cid)?;
-            if !pool.is_copy(&mapped, &original)? {
-                return Ok(None);
-            }
-            original
-        } else {
-            let Some(file) = pool.image_of(mapped, cid)? else { return Ok(None) };
-            file
-        };
+        let Some(file) = image_behind(pid, &pool, cid, plan)? else { return Ok(None) };
+        let mapped = files_of(pid, &pool, &file, mappings)?;
         let image = Image::read_from(&file)?;
         let (mut segments, mut regions) = (BTreeMap::new(), Vec::new());
         for (member, process) in image.model.members.into_iter().enumerate() {
@@ -88,7 +125,7 @@ impl Ancestor {
             regions.push(process.memory.regions);
         }
         let has_overlay = mappings.iter().any(|mapping| mapping.start == window::OVERLAY);
-        let (image, mapped) = (Rc::new(file), plan.file);
+        let image = Rc::new(file);
         Ok(Some(Ancestor { image, mapped, has_overlay, regions, segments }))
     }
 
@@ -99,7 +136,7 @@ impl Ancestor {
 
     /// Whether `mapping` shows the parent's image.
     pub fn backs(&self, mapping: &Mapping) -> bool {
-        mapping.file == self.mapped
+        self.mapped.contains(&mapping.file)
     }
 
     /// Whether `mapping` shows the parent's image, and the clone's init supplies its pages. The

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_restore::Template;
+use farfork_restore::{ImageSource, Template};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
@@ -48,8 +48,8 @@ pub struct Settings {
     pub reset_accessed: Option<Duration>,
     /// Whether an init is forked before a clone is requested.
     pub preforks_inits: bool,
-    /// Whether clones map copies of images in memory, also where they could map the pool.
-    pub copies_images: bool,
+    /// What clones map of an image.
+    pub image_source: ImageSource,
 }
 
 /// Serves the node `name`.
@@ -75,7 +75,7 @@ pub fn serve(name: &str, settings: &Settings) -> Result<(), NodeError> {
         name: name.to_owned(),
         own_ids,
         headroom: MemoryHeadroom::of_process(std::process::id() as i32),
-        images: Images::new(name, settings.copies_images),
+        images: Images::new(name, settings.image_source),
         registry: Registry::new()
             .map_err(|source| socket_error("watch the clones of", &path, source))?,
         preforked: settings.preforks_inits.then(|| PreforkedInits::start(Arc::clone(&template))),

@@ -38,6 +38,7 @@ impl Handover<'_> {
             image: mapped,
             pin: pin.lock().map_or(mapped, AsFd::as_fd),
             overlay: overlay.as_ref().map(|overlay| overlay.as_fd()),
+            sources: &image.attached.sources,
             externals,
         };
         send(&request, &fds)

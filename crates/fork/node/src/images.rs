@@ -34,8 +34,8 @@ const IN_USE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Images {
     node: String,
-    /// Whether clones map copies even of what they could map themselves.
-    copies: bool,
+    /// What clones map of an image.
+    source: ImageSource,
     pools: Mutex<HashMap<PathBuf, Arc<NodePool>>>,
 }
 
@@ -102,9 +102,9 @@ impl PinLocks {
 }
 
 impl Images {
-    /// Nothing attached yet. If `copies`, clones never map the pool, but copies of images.
-    pub fn new(node: &str, copies: bool) -> Images {
-        Images { node: node.to_owned(), copies, pools: Mutex::default() }
+    /// Nothing attached yet.
+    pub fn new(node: &str, source: ImageSource) -> Images {
+        Images { node: node.to_owned(), source, pools: Mutex::default() }
     }
 
     /// The pool at `path`, opened at its first use.
@@ -117,7 +117,7 @@ impl Images {
         let known = pools.values().find(|known| known.is_at(path)).cloned();
         let pool = match known {
             Some(pool) => pool,
-            None => Arc::new(NodePool::open(path, &self.node, self.copies)?),
+            None => Arc::new(NodePool::open(path, &self.node, self.source)?),
         };
         pools.insert(path.to_owned(), Arc::clone(&pool));
         Ok(pool)
@@ -150,9 +150,8 @@ impl Images {
 }
 
 impl NodePool {
-    fn open(path: &Path, node: &str, copies: bool) -> Result<NodePool, NodeError> {
+    fn open(path: &Path, node: &str, source: ImageSource) -> Result<NodePool, NodeError> {
         let pool = Pool::open(path)?;
-        let source = if copies { ImageSource::Copy } else { ImageSource::Pool };
         let file = fs::metadata(path).map_or((0, 0), |now| (now.dev(), now.ino()));
         let directory = paths::pins(node);
         // A directory that cannot be made shows as an error of the file in it.
@@ -218,7 +217,7 @@ impl NodePool {
             return Ok(image);
         }
         let (cid, bytes) = (file.id.cid, file.id.bytes);
-        if self.source == ImageSource::Copy {
+        if self.source != ImageSource::Pool {
             if !self.make_room(bytes) {
                 return Err(NodeError::NoRoomForCopy { cid, bytes });
             }
@@ -231,7 +230,7 @@ impl NodePool {
         let image = Arc::new(image);
         if locked(&self.images).len() >= KEPT_IMAGES {
             match self.source {
-                ImageSource::Copy => self.drop_copies_but(|_| false),
+                ImageSource::Copy | ImageSource::Split => self.drop_copies_but(|_| false),
                 ImageSource::Pool => locked(&self.images).clear(), // clones hold what they use themselves
             }
         }
@@ -241,7 +240,7 @@ impl NodePool {
 
     /// Drops copies that no clone maps, if none was requested lately or the image is gone.
     fn drop_idle_copies(&self) {
-        if self.source == ImageSource::Copy {
+        if self.source != ImageSource::Pool {
             self.drop_copies_but(|image| {
                 let own = &image.attached.image.id;
                 image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now.id == *own)

@@ -40,4 +40,5 @@ mod workers;
 
 pub use agent::{Settings, serve};
 pub use error::NodeError;
+pub use farfork_restore::ImageSource;
 pub use leftovers::{clear_pins, forget_node, has_ghosts, leave_ghosts, thaw_ghosts};

@@ -23,6 +23,8 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::policy::pages;
 use farfork_pages::{Access, PageSet, place_of};
+use farfork_plan::sources::SourceFile;
+use farfork_restore::Sources;
 use farfork_sys::memory::{self, PAGE_FILE, PageRun};
 use farfork_sys::promote::{self, MOST_BYTES};
 use farfork_sys::sched_attr::NoPreemption;
@@ -34,10 +36,9 @@ use crate::headroom::MemoryHeadroom;
 use crate::images::NodeImage;
 use crate::profile::members_of;
 
-/// The file that clones of an image map, and where in it each chunk of the image lies.
+/// The files that clones of an image map, and where in it each chunk of its data lies.
 struct Source<'i> {
-    device: u64,
-    inode: u64,
+    sources: &'i Sources,
     placement: &'i [u64],
 }
 
@@ -90,11 +91,10 @@ pub fn promote(
     // The threads that serve the clone's requests come first.
     let _no_preemption = NoPreemption::begin();
     let read = &image.attached.image;
-    let (device, inode) = image.attached.mapped_file();
     let mut sum = Promoted::default();
     for (pid, member) in members_of(pid, &read.model) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
-        let source = Source { device, inode, placement: &read.placement };
+        let source = Source { sources: &image.attached.sources, placement: &read.placement };
         let headroom = MemoryHeadroom::of_process(pid);
         let (pagemap, maps) = (open("pagemap")?, open("maps")?);
         let target = Target { pid, pagemap, maps, source, headroom, done };
@@ -181,17 +181,19 @@ impl Target<'_> {
     /// Whether the clone still maps there what the image has at that place, and may write to it.
     fn is_images(&self, piece: &Range<u64>, span: MappedSpan) -> io::Result<bool> {
         let Some(found) = promote::mapping_at(&self.maps, piece.start)? else { return Ok(false) };
-        let wanted = self.source.offset(span, piece.start);
+        let (file, offset) = self.source.at(span, piece.start);
         Ok(found.is_private_writable()
-            && (found.device, found.inode) == (self.source.device, self.source.inode)
+            && (found.device, found.inode) == (file.device, file.inode)
             && piece.end <= found.end
-            && found.offset + (piece.start - found.start) == wanted)
+            && found.offset + (piece.start - found.start) == offset)
     }
 }
 
 impl Source<'_> {
-    fn offset(&self, span: MappedSpan, address: u64) -> u64 {
-        farfork_pages::overlay::pool_offset(span, self.placement) + (address - span.address)
+    /// Which file the image has at an address, and where.
+    fn at(&self, span: MappedSpan, address: u64) -> (SourceFile, u64) {
+        let place = farfork_pages::overlay::place(span, self.placement);
+        self.sources.at(place + (address - span.address))
     }
 }
 

@@ -124,8 +124,8 @@ impl Draft {
             }
             if treatment.is_copied {
                 let (address, bytes) = (span.address, span.bytes);
-                let pool_offset = pool_offset(span, placement);
-                draft.copied.push(Served { address, bytes, pool_offset, first_page: 0 });
+                let place = place(span, placement);
+                draft.copied.push(Served { address, bytes, place, first_page: 0 });
             }
             draft.serve(span, placement, &treatment);
         }
@@ -181,18 +181,18 @@ impl Draft {
         for page in local.runs(pages.clone()).flatten() {
             self.local.insert(self.pages + (page - pages.start));
         }
-        let pool_offset = pool_offset(span, placement);
+        let place = place(span, placement);
         match self.served.last_mut() {
             Some(last)
                 if last.address + last.bytes == span.address
-                    && last.pool_offset + last.bytes == pool_offset =>
+                    && last.place + last.bytes == place =>
             {
                 last.bytes += span.bytes;
             }
             _ => self.served.push(Served {
                 address: span.address,
                 bytes: span.bytes,
-                pool_offset,
+                place,
                 first_page: self.pages,
             }),
         }
@@ -222,8 +222,8 @@ impl Draft {
     }
 }
 
-/// Where in the pool a span lies, the chunks of its image lying at `placement`.
-pub fn pool_offset(span: MappedSpan, placement: &[u64]) -> u64 {
+/// Where in the image a span lies, the chunks of its data lying at `placement`.
+pub fn place(span: MappedSpan, placement: &[u64]) -> u64 {
     placement[(span.place / CHUNK_BYTES) as usize] + span.place % CHUNK_BYTES
 }
 
@@ -399,7 +399,7 @@ mod tests {
         let served = |address, bytes, first_page| Served {
             address,
             bytes,
-            pool_offset: base + (address - 0x10000),
+            place: base + (address - 0x10000),
             first_page,
         };
         assert_eq!(draft.served, [served(0x10000, 0x2000, 0), served(0x13000, 0x5000, 2)]);

@@ -32,6 +32,7 @@ pub mod overlay;
 pub mod place;
 pub mod protocol;
 pub mod register;
+pub mod sources;
 pub mod trial;
 pub mod window;
 
@@ -146,14 +147,14 @@ pub struct ThreadPlan {
 /// index of its process in [`PlanHeader::members`].
 pub const MEMBER_SHIFT: u32 = 57;
 
-/// Part of a parent's address space, and where it lies in the pool.
+/// Part of a parent's address space, and where it lies in the image.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct Window {
-    /// Offset in the pool; the table is sorted by it.
-    pub pool_offset: u64,
+    /// Place in the image; the table is sorted by it.
+    pub place: u64,
     /// Length.
     pub bytes: u64,
     /// Address in the parent, with [its index](MEMBER_SHIFT).

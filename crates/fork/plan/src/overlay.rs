@@ -80,8 +80,8 @@ pub struct Served {
     pub address: u64,
     /// Length.
     pub bytes: u64,
-    /// Where in the pool its contents begin.
-    pub pool_offset: u64,
+    /// The place in the image where its contents begin.
+    pub place: u64,
     /// Number of its first page in [`MemberOverlay::local`], where it is supplied.
     pub first_page: u64,
 }

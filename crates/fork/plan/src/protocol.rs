@@ -7,14 +7,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const SLOT_IMAGE: u8 = 0;
 /// Slot of the first external descriptor; the others follow, then the plan's own.
 pub const SLOT_EXTERNAL: u8 = 1;
+/// Slot of the first [other file](crate::sources) that has bytes of the image.
+pub const SLOT_SOURCE: u8 = 250;
 /// Numbers of descriptors that the restorer needs for itself, at the start of its run.
 pub const OWN_FDS: u32 = 24;
 /// Number of slots.
-pub const SLOTS: usize = 250;
+pub const SLOTS: usize = SLOT_SOURCE as usize + crate::sources::MAX_SOURCES;
 /// Most descriptors that one request carries (the kernel's `SCM_MAX_FD` is 253).
 pub const MAX_REQUEST_FDS: usize = 200;
 
-/// Start one clone. Carries descriptors: pool, status socket, pin, the overlay if there is one, the
+/// Start one clone. Carries descriptors: image, status socket, pin, the overlay if there is one, the table
+/// of [sources](crate::sources) and their files if there is one, the
 /// socket of a clone that [waits](Request::waits), or else the external ones in the plan's order. A
 /// directory opened with `O_PATH` stands for an optional one that was not given: no descriptor that is
 /// supplied can be that.
@@ -23,12 +26,14 @@ pub const MAX_REQUEST_FDS: usize = 200;
 )]
 #[repr(C)]
 pub struct Request {
-    /// Offset of the plan in the pool.
+    /// Offset of the plan in the image's file.
     pub plan_offset: u64,
     /// Bytes of the plan's mapping.
     pub plan_bytes: u64,
     /// Bytes of the [overlay](crate::overlay), 0 if there is none.
     pub overlay_bytes: u64,
+    /// Bytes of the table of [sources](crate::sources), 0 if there is none.
+    pub sources_bytes: u64,
     /// A [`PidMode`] as a number.
     pub pid_mode: u32,
     /// Number of external descriptors, which come last.
@@ -53,8 +58,8 @@ pub struct Request {
     pub prepares: u32,
     /// 1 if the clone is made to [try](crate::trial) its image, and ends where others leave for their code.
     pub is_trial: u32,
-    /// Keeps the struct free of padding.
-    pub reserved: u32,
+    /// Files that the table of sources names.
+    pub source_count: u32,
 }
 
 /// A message to a clone that waits.
@@ -83,7 +88,7 @@ pub enum WakeKind {
 
 /// Version of all these messages. Agent and restorer are one program and always agree. A ghost sends it,
 /// since it may have been started by another version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// First message of a ghost on its control socket: it waits for a [`Request`].
 #[derive(
@@ -158,7 +163,7 @@ pub enum StatusKind {
 }
 
 const _: () = {
-    assert!(size_of::<Request>() == 96);
+    assert!(size_of::<Request>() == 104);
     assert!(size_of::<Spawned>() == 8);
     assert!(size_of::<Hello>() == 8);
     assert!(size_of::<Wake>() == 16);

@@ -13,6 +13,7 @@
 //!        +768 MiB  STAGES   one page, shared by the processes of a clone until they run
 //!        +832 MiB  REMOVED  a page of each segment of System V that lasts as long as it is attached
 //!        +960 MiB  PIN      a page of nothing, which pins the image
+//!        +964 MiB  SOURCES  where the image's bytes are, if not all are in its own file
 //!        +1 GiB    END
 //! ```
 
@@ -42,6 +43,11 @@ pub const MOST_REMOVED: usize = 1 << 15;
 /// A page of the node's pin file, without access. The lock on the file lasts as long as a process has the
 /// page mapped, and the image stays in the pool as long as the lock.
 pub const PIN: u64 = BASE + (960 << 20);
+/// Where the image's bytes are: [`crate::sources`].
+pub const SOURCES: u64 = BASE + (964 << 20);
+/// Bytes that it may take.
+pub const SOURCES_BYTES: u64 = 60 << 20;
+const _: () = assert!(SOURCES + SOURCES_BYTES <= END);
 const _: () = assert!(REMOVED + MOST_REMOVED as u64 * 4096 <= PIN);
 /// Address after the window.
 pub const END: u64 = BASE + (1 << 30);

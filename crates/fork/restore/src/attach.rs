@@ -2,16 +2,17 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 
 use farfork_image::compile::supplied;
 use farfork_image::format::Image;
 use farfork_image::model::Offsets;
 use farfork_image::{clocks, machine};
 use farfork_plan::protocol::{PidMode, Request};
+use farfork_plan::sources::SourcePart;
 use farfork_pool::{ImageFile, Medium, Pool};
 
 use crate::error::RestoreError;
+use crate::sources::{self, Sources};
 
 /// An image that this node can start clones of.
 #[derive(Debug)]
@@ -22,9 +23,8 @@ pub struct AttachedImage {
     pub medium: Medium,
     /// The copy that its clones map instead of its own file.
     copy: Option<OwnedFd>,
-    /// Device and inode of what they map.
-    device: u64,
-    inode: u64,
+    /// Where its bytes are.
+    pub sources: Sources,
     clocks: Option<Shift>,
 }
 
@@ -37,12 +37,16 @@ struct Shift {
 }
 
 /// What clones of an image map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ImageSource {
     /// The image itself, in the pool.
+    #[default]
     Pool,
     /// A copy of the image in this machine's memory, which is made first.
     Copy,
+    /// Every second block of the image itself, the others of a copy. For tests: nothing that a clone does
+    /// may depend on how many files its image is in.
+    Split,
 }
 
 /// Reads and checks the image in `file` for use on this machine.
@@ -56,24 +60,34 @@ pub fn attach(
     if let Some(reason) = machine::obstacle(&image.model.made_on, machine::this()) {
         return Err(RestoreError::Incompatible { cid, reason });
     }
-    let (copy, medium) = match source {
-        ImageSource::Pool => (None, pool.medium()),
-        ImageSource::Copy => (Some(File::from(pool.copy(file)?)), Medium::Tmpfs),
+    let failed = |source| RestoreError::Restorer { doing: "look at the image", source };
+    let own = || sources::identity(file.file()).map_err(failed);
+    let (copy, sources, medium) = match source {
+        ImageSource::Pool => (None, Sources::one(own()?), pool.medium()),
+        ImageSource::Copy => {
+            let copy = File::from(pool.copy(file)?);
+            let sources = Sources::one(sources::identity(&copy).map_err(failed)?);
+            (Some(copy.into()), sources, Medium::Tmpfs)
+        }
+        ImageSource::Split => {
+            let copy = File::from(pool.copy(file)?);
+            let parts = every_second_block(file.id.bytes);
+            let sources = Sources::several(own()?, vec![copy], parts).map_err(failed)?;
+            (None, sources, pool.medium())
+        }
     };
-    let mapped = copy.as_ref().unwrap_or(file.file()).metadata();
-    let mapped =
-        mapped.map_err(|source| RestoreError::Restorer { doing: "look at the image", source })?;
-    let device = mapped.dev();
-    let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     let clocks = shift(&image)?;
-    Ok(AttachedImage {
-        image,
-        medium,
-        clocks,
-        copy: copy.map(OwnedFd::from),
-        device: major << 32 | minor,
-        inode: mapped.ino(),
-    })
+    Ok(AttachedImage { image, medium, clocks, copy, sources })
+}
+
+/// Bytes of a block that is in one file, if an image is split. No window of 2 MiB is in one file then.
+const BLOCK_BYTES: u64 = 128 << 10;
+
+fn every_second_block(bytes: u64) -> Vec<SourcePart> {
+    let blocks = (BLOCK_BYTES..bytes).step_by(2 * BLOCK_BYTES as usize);
+    let part =
+        |place| SourcePart { place, bytes: BLOCK_BYTES.min(bytes - place), file: 0, offset: place };
+    blocks.map(part).collect()
 }
 
 /// All clones of an image have the same clock offsets, which are computed once.
@@ -90,11 +104,6 @@ impl AttachedImage {
         self.copy.as_ref()
     }
 
-    /// Device and inode of what clones map, as in the request.
-    pub fn mapped_file(&self) -> (u64, u64) {
-        (self.device, self.inode)
-    }
-
     /// The request that makes a clone which waits before its last steps, in a namespace of its own.
     pub fn request_waiting(&self) -> Request {
         let expected = supplied(&self.image.model).len();
@@ -103,13 +112,16 @@ impl AttachedImage {
 
     /// The request that starts a clone. With `keeps_groups` it has the groups of its agent.
     pub fn request(&self, mode: PidMode, external_count: usize, keeps_groups: bool) -> Request {
+        let own = self.sources.own();
         let request = Request {
             plan_offset: self.image.plan_offset,
             plan_bytes: self.image.plan_bytes,
             pid_mode: mode as u32,
             external_count: external_count as u32,
-            image_device: self.device,
-            image_inode: self.inode,
+            image_device: own.device,
+            image_inode: own.inode,
+            sources_bytes: self.sources.table_bytes(),
+            source_count: self.sources.other_count() as u32,
             keeps_groups: keeps_groups.into(),
             ..Request::default()
         };

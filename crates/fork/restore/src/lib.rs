@@ -15,6 +15,7 @@ mod attach;
 mod ending;
 mod error;
 mod ghost;
+mod sources;
 mod template;
 mod waker;
 
@@ -22,5 +23,6 @@ pub use attach::{AttachedImage, ImageSource, attach};
 pub use ending::Members;
 pub use error::RestoreError;
 pub use ghost::{Ghost, GhostLauncher, PendingGhost};
+pub use sources::Sources;
 pub use template::{Event, RequestFds, Started, Template};
 pub use waker::{PeerEnd, Waker, wake};

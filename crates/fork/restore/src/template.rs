@@ -25,6 +25,7 @@ use rustix::thread::CapabilitySet;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{self, RestoreError};
+use crate::sources::Sources;
 
 static RESTORER: &[u8] = include_bytes!(env!("FARFORK_RESTORER"));
 
@@ -87,6 +88,8 @@ pub struct RequestFds<'a> {
     pub pin: BorrowedFd<'a>,
     /// The overlay, if the request has one.
     pub overlay: Option<BorrowedFd<'a>>,
+    /// Where the image is.
+    pub sources: &'a Sources,
     /// The external descriptors in the order of the plan.
     pub externals: &'a [OwnedFd],
 }
@@ -154,6 +157,7 @@ pub(crate) fn send_request(
         .map_err(|errno| failed("make a socket for the restorer")(errno.into()))?;
     let mut numbers = vec![fds.image.as_raw_fd(), theirs.as_raw_fd(), fds.pin.as_raw_fd()];
     numbers.extend(fds.overlay.map(|overlay| overlay.as_raw_fd()));
+    numbers.extend(fds.sources.fds().map(|source| source.as_raw_fd()));
     numbers.extend(fds.externals.iter().map(AsRawFd::as_raw_fd));
     send(control, request, &numbers)?;
     Ok(status)

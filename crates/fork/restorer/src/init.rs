@@ -1,7 +1,9 @@
 //! The init of a clone's container: makes the container, forks the clone in it, and stays as its
 //! reaper and supervisor.
 
-use farfork_plan::protocol::{MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_IMAGE};
+use farfork_plan::protocol::{
+    MAX_REQUEST_FDS, PidMode, Request, SLOT_EXTERNAL, SLOT_IMAGE, SLOT_SOURCE,
+};
 use farfork_plan::{MemberPlan, PLAN_MAGIC, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
@@ -13,13 +15,13 @@ use crate::shared::{SHARED, Shared};
 use crate::supervise::{Supervisor, SupervisorTools};
 use crate::tables::elements;
 use crate::task;
-use crate::{clocks, overlay, pager, watch};
+use crate::{clocks, overlay, pager, sources, watch};
 
 /// What the init starts from.
 pub struct InitInput<'a> {
     /// The agent's request.
     pub request: &'a Request,
-    /// Descriptors: pool, status socket, pin, then the external ones.
+    /// Descriptors: image, status socket, pin, overlay, sources, then the external ones.
     pub received: &'a Received,
     /// The container is there already, its `/proc` mounted.
     pub has_container: bool,
@@ -34,20 +36,21 @@ pub extern "C" fn enter(start: u64) -> ! {
     // SAFETY: this process is the only one with this address space as yet.
     let shared = unsafe { SHARED.get_mut() };
     shared.at_ns[0] = call::now_ns();
-    let [pool, status, _pin, ..] = start.received.fds() else { call::exit(call::EXIT_BUG) };
+    let [image, status, _pin, ..] = start.received.fds() else { call::exit(call::EXIT_BUG) };
     shared.status_fd = *status;
-    match prepare(start, *pool, shared) {
+    match prepare(start, *image, shared) {
         Ok(supervisor) => supervisor.run(),
         Err(failure) => failure.report(shared.status_fd),
     }
 }
 
-fn prepare(start: &InitInput<'_>, pool: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
+fn prepare(start: &InitInput<'_>, image: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
     let request = start.request;
-    let plan = map_plan(request, pool).map_err(|errno| Failure::new(What::Map, errno))?;
+    let plan = map_plan(request, image).map_err(|errno| Failure::new(What::Map, errno))?;
     shared.keeps_groups = request.keeps_groups != 0;
     shared.is_trial = request.is_trial != 0;
     shared.has_overlay = request.overlay_bytes != 0;
+    shared.has_sources = request.sources_bytes != 0;
     let is_new = request.pid_mode == PidMode::New as u32;
     // A parent that was pid 1 becomes pid 1: a namespace starts with it too, and needs a `/proc` of
     // its own beside the one by which this process looks at the clone's children.
@@ -81,7 +84,7 @@ fn prepare(start: &InitInput<'_>, pool: i32, shared: &mut Shared) -> Result<Supe
     let clone_fds = CloneFds::collect(request, shared);
     let pid = start_process(plan, shared).map_err(|errno| Failure::new(What::Process, errno))?;
     if let Some(ends) = pager {
-        pager::start(shared.slots.get(SLOT_IMAGE.into()), ends).map_err(|errno| {
+        pager::start(&shared.slots, ends).map_err(|errno| {
             // SAFETY: ends the clone, which no namespace may do.
             let _ = unsafe { syscall(k::__NR_kill, [pid, u64::from(k::SIGKILL)]) };
             Failure::new(What::Pages, errno)
@@ -94,7 +97,7 @@ fn prepare(start: &InitInput<'_>, pool: i32, shared: &mut Shared) -> Result<Supe
     Ok(supervisor.with_process(pid as i32, watch.map(|ends| ends.own), shared.leaves_fd))
 }
 
-fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> {
+fn map_plan(request: &Request, image: i32) -> Result<&'static PlanHeader, Errno> {
     let flags = k::MAP_PRIVATE | k::MAP_FIXED_NOREPLACE;
     // SAFETY: nothing else is mapped at the plan's place.
     unsafe {
@@ -103,7 +106,7 @@ fn map_plan(request: &Request, pool: i32) -> Result<&'static PlanHeader, Errno> 
             request.plan_bytes,
             k::PROT_READ,
             flags,
-            pool,
+            image,
             request.plan_offset,
         )?;
         let plan = &*(window::PLAN as *const PlanHeader);
@@ -127,13 +130,20 @@ fn keep_descriptors(
     // Those of a clone that waits come later; its socket is the last.
     let last = if waits { 1 } else { request.external_count as usize };
     let first_external = fds.len().saturating_sub(last);
+    let first_source = first_external.saturating_sub(request.source_count as usize);
     for (index, fd) in fds.iter().enumerate() {
         let kept = call::duplicate_above(*fd, spare)?;
         match index {
             0 => shared.slots.set(SLOT_IMAGE, kept),
             1 => shared.status_fd = kept,
             2 => hold_pin(kept)?,
-            _ if index < first_external => overlay::map(kept, request.overlay_bytes)?,
+            _ if index < first_source && shared.has_overlay && index == FIRST_OWN => {
+                overlay::map(kept, request.overlay_bytes)?;
+            }
+            _ if index < first_source => sources::map_table(kept, request.sources_bytes)?,
+            _ if index < first_external => {
+                shared.slots.set(SLOT_SOURCE + (index - first_source) as u8, kept);
+            }
             _ if waits => shared.wake_fd = Some(kept),
             _ => shared.slots.set(SLOT_EXTERNAL + (index - first_external) as u8, kept),
         }
@@ -142,6 +152,9 @@ fn keep_descriptors(
     call::close_range(0, CONTROL_FD as u32);
     Ok(spare)
 }
+
+/// Number of the first descriptor after the image, the status socket and the pin.
+const FIRST_OWN: usize = 3;
 
 /// Maps the pin. It then lasts as long as any process that is forked from here and may map the image,
 /// even one that outlives its init.
@@ -154,7 +167,7 @@ fn hold_pin(pin: i32) -> Result<(), Errno> {
 }
 
 /// Descriptors that only the clone needs. The init closes them once the clone has copies: the readers
-/// of a pipe that it held open would never see its end, and only plans may use the pool.
+/// of a pipe that it held open would never see its end, and only plans may use the image.
 struct CloneFds {
     fds: [i32; MAX_REQUEST_FDS],
     count: usize,
@@ -165,7 +178,9 @@ impl CloneFds {
         let mut clone_fds = CloneFds { fds: [-1; MAX_REQUEST_FDS], count: 0 };
         let externals =
             (0..u64::from(request.external_count)).map(|i| u64::from(SLOT_EXTERNAL) + i);
-        let slots = externals.chain([u64::from(SLOT_IMAGE)]).map(|slot| shared.slots.get(slot));
+        let sources = (0..u64::from(request.source_count)).map(|i| u64::from(SLOT_SOURCE) + i);
+        let own = sources.chain([u64::from(SLOT_IMAGE)]);
+        let slots = externals.chain(own).map(|slot| shared.slots.get(slot));
         let all = slots.filter(|fd| *fd >= 0).chain(shared.wake_fd);
         for (place, fd) in clone_fds.fds.iter_mut().zip(all) {
             *place = fd;

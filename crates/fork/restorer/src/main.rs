@@ -37,6 +37,7 @@ mod run;
 mod settle;
 mod shared;
 mod slots;
+mod sources;
 mod stages;
 mod supervise;
 mod tables;

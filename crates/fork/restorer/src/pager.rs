@@ -19,11 +19,14 @@ mod handover;
 
 pub use handover::{copy, hand_over};
 
+use farfork_plan::protocol::SLOT_IMAGE;
 use farfork_plan::window;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, clone3_entry, syscall};
 use crate::overlay;
+use crate::slots::Slots;
+use crate::sources;
 use faults::Service;
 
 /// The two ends of the socket on which the clone's processes hand over their descriptors.
@@ -59,10 +62,10 @@ const SOCK_SEQPACKET: u64 = 5;
 const STACK_BYTES: u64 = 64 << 10;
 
 /// Starts the service. To be called after the fork of the clone, which then has neither the service's
-/// memory nor its thread. `pool` may be closed after that.
-pub fn start(pool: i32, ends: Ends) -> Result<(), Errno> {
+/// memory nor its thread. The descriptors in `slots` may be closed after that.
+pub fn start(slots: &Slots, ends: Ends) -> Result<(), Errno> {
     call::close_range(ends.theirs as u32, ends.theirs as u32);
-    let service = Service::new(ends.own, Pool::map(pool)?);
+    let service = Service::new(ends.own, MappedImage::map(slots)?);
     let (prot, flags) = (k::PROT_READ | k::PROT_WRITE, k::MAP_PRIVATE | k::MAP_ANONYMOUS);
     // SAFETY: new memory wherever there is room.
     let stack = unsafe { call::mmap(0, STACK_BYTES, prot, flags, -1, 0) }?;
@@ -85,27 +88,35 @@ extern "C" fn serve(service: u64) -> ! {
     service.run()
 }
 
-/// The pool as the init maps it, to copy from.
+/// The image as the init maps it, to copy from.
 #[derive(Clone, Copy)]
-pub struct Pool {
+pub struct MappedImage {
     address: u64,
     bytes: u64,
 }
 
-impl Pool {
-    fn map(fd: i32) -> Result<Pool, Errno> {
+impl MappedImage {
+    fn map(slots: &Slots) -> Result<MappedImage, Errno> {
+        let fd = slots.get(SLOT_IMAGE.into());
         // SAFETY: asks for the length.
         let bytes = unsafe { syscall(k::__NR_lseek, [fd as u64, 0, u64::from(k::SEEK_END)]) }?;
         let flags = k::MAP_SHARED | k::MAP_NORESERVE;
         // SAFETY: a new mapping wherever there is room.
         let address = unsafe { call::mmap(0, bytes, k::PROT_READ, flags, fd, 0) }?;
-        Ok(Pool { address, bytes })
+        for part in sources::parts() {
+            let flags = u64::from(flags | k::MAP_FIXED);
+            let args =
+                [address + part.place, part.bytes, k::PROT_READ.into(), flags, 0, part.place];
+            // SAFETY: within the mapping that was just made.
+            unsafe { sources::map(slots, args) }?;
+        }
+        Ok(MappedImage { address, bytes })
     }
 
-    /// Where the page at an offset is mapped.
-    pub fn page(&self, offset: u64) -> Option<u64> {
-        let fits = offset < self.bytes;
-        fits.then_some(self.address + offset)
+    /// Where the page at a place is mapped.
+    pub fn page(&self, place: u64) -> Option<u64> {
+        let fits = place < self.bytes;
+        fits.then_some(self.address + place)
     }
 }
 

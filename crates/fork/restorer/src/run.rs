@@ -1,5 +1,6 @@
 //! The executor of plans.
 
+use farfork_plan::protocol::SLOT_IMAGE;
 use farfork_plan::{Op, SLOT_NONE, nr};
 use linux_raw_sys::{general as k, prctl};
 
@@ -12,6 +13,7 @@ use crate::place;
 use crate::settle::{VDSO, VDSO_AT};
 use crate::shared::SHARED;
 use crate::slots::Slots;
+use crate::sources;
 use crate::stages;
 use crate::trial;
 
@@ -96,7 +98,12 @@ impl Slots {
                 nr::TIMER_CREATE => timer_create(args[0], args[1], args[2]),
                 nr::SET_MM_MAP => set_mm_map(args[0], args[1]),
                 nr::WRITE_ALL => transfer_all(k::__NR_pwrite64, args),
+                nr::READ_ALL if names_image(op, 0) => {
+                    let read = |args| transfer_all(k::__NR_pread64, args);
+                    sources::read(self, args, read)
+                }
                 nr::READ_ALL => transfer_all(k::__NR_pread64, args),
+                k::__NR_mmap if names_image(op, 4) => sources::map(self, args),
                 nr::TAKE_SUPPLIED => supplied(args[0]),
                 nr::FORK => family::fork(args[0]),
                 nr::FOLLOW_PARENT => family::follow_parent(args[0]),
@@ -150,6 +157,11 @@ impl Slots {
         self.set(first as u8 + 1, ends[1]);
         Ok(0)
     }
+}
+
+/// Whether the argument with this number is the image, wherever that lies.
+fn names_image(op: &Op, index: usize) -> bool {
+    op.slots & (1 << index) != 0 && op.args[index] == u64::from(SLOT_IMAGE)
 }
 
 /// Not a descriptor: the caller supplied none.

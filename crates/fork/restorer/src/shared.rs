@@ -28,6 +28,8 @@ pub struct Shared {
     pub is_trial: bool,
     /// There is an overlay.
     pub has_overlay: bool,
+    /// Some of the image is in other files than its own.
+    pub has_sources: bool,
     /// The socket on which a clone waits before its last steps.
     pub wake_fd: Option<i32>,
     /// How many external descriptors come with the wake-up.
@@ -66,6 +68,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     keeps_groups: false,
     is_trial: false,
     has_overlay: false,
+    has_sources: false,
     wake_fd: None,
     expected: 0,
     spare_fd: 0,

@@ -1,7 +1,7 @@
 //! The clone, from its fork to the parent's code: its first thread builds memory and all else
 //! that the threads share, then starts the others.
 
-use farfork_plan::protocol::{SLOT_IMAGE, Status, StatusKind};
+use farfork_plan::protocol::{Status, StatusKind};
 use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
@@ -174,8 +174,7 @@ fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     if let Some(socket) = shared.watch_fd {
         watch::begin(overlay, index, socket).map_err(|errno| Failure::new(What::Watch, errno))?;
     }
-    pager::copy(overlay, shared.slots.get(SLOT_IMAGE.into()))
-        .map_err(|errno| Failure::new(What::Pages, errno))?;
+    pager::copy(overlay, &shared.slots).map_err(|errno| Failure::new(What::Pages, errno))?;
     if shared.leaves_fd.is_none() {
         overlay::populate(overlay);
     }

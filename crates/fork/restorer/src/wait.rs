@@ -12,7 +12,7 @@
 //! before any of the parent's code runs.
 
 use farfork_plan::protocol::{
-    SLOT_EXTERNAL, SLOT_IMAGE, Status, StatusKind, VERSION, Wake, WakeKind,
+    SLOT_EXTERNAL, SLOT_IMAGE, SLOT_SOURCE, Status, StatusKind, VERSION, Wake, WakeKind,
 };
 use farfork_plan::{MemberPlan, Op, ThreadPlan, What, nr, window};
 use linux_raw_sys::{general as k, prctl};
@@ -23,6 +23,7 @@ use crate::packets::{Received, receive_from};
 use crate::settle::{VDSO, VDSO_AT};
 use crate::shared::Shared;
 use crate::slots::Slots;
+use crate::sources;
 use crate::tables::{self, elements};
 
 /// Ops that are still to be run: those of the process that may have to wait for the start, then
@@ -106,8 +107,9 @@ fn hide() -> Result<(), Errno> {
 pub fn for_start(socket: i32, shared: &mut Shared, mut rest: RemainingOps) -> Result<(), Failure> {
     fetch_plan();
     touch_vdso();
-    // Nothing is read from the pool after this.
+    // Nothing is read from the image after this.
     shared.slots.close(SLOT_IMAGE);
+    (0..sources::files().len()).for_each(|file| shared.slots.close(SLOT_SOURCE + file as u8));
     rest.begin(&mut shared.slots)?;
     let waits = Status { kind: StatusKind::Waits as u32, ..Status::default() };
     if call::send(shared.status_fd, &waits).is_err() {

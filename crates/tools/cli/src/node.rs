@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use farfork_node::client::Client;
-use farfork_node::{NodeError, Settings, paths};
+use farfork_node::{ImageSource, NodeError, Settings, paths};
 
 use crate::{CommandResult, clones};
 
@@ -36,9 +36,12 @@ pub(crate) struct Args {
     #[arg(long)]
     no_spare: bool,
     /// Copy each image into local memory when its first clone starts, and map the copy. All tiering
-    /// policies then work on every medium. Always on for DAX devices, which cannot be mapped privately.
+    /// policies then work on every medium.
     #[arg(long, env = "FARFORK_COPY_IMAGES")]
     copy_images: bool,
+    /// For tests: have every second block of an image come from a copy.
+    #[arg(long, env = "FARFORK_SPLIT_IMAGES", hide = true, conflicts_with = "copy_images")]
+    split_images: bool,
     /// Exit after so many seconds without clones and ghosts. Default: never.
     #[arg(long, value_name = "SECONDS")]
     idle_exit_s: Option<u64>,
@@ -83,7 +86,11 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         profile_every: args.profile_every,
         reset_accessed: args.reset_accessed_s.map(Duration::from_secs),
         preforks_inits: !args.no_spare,
-        copies_images: args.copy_images,
+        image_source: match (args.copy_images, args.split_images) {
+            (true, _) => ImageSource::Copy,
+            (_, true) => ImageSource::Split,
+            _ => ImageSource::Pool,
+        },
     };
     farfork_node::serve(&args.name, &settings)?;
     Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@ use farfork_types::{PAGE_BYTES, align_down};
 use linux_raw_sys::general as k;
 use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 
-use super::Pool;
+use super::MappedImage;
 use crate::call::{Errno, syscall};
 use crate::overlay;
 use crate::packets::receive_from;
@@ -48,7 +48,7 @@ const _: () = assert!(size_of::<Message>() == size_of::<k::uffd_msg>());
 
 /// The page service of one clone.
 pub struct Service {
-    pool: Pool,
+    image: MappedImage,
     /// The socket, then one descriptor for each process.
     polls: [PollFd; MOST + 1],
     members: [u32; MOST + 1],
@@ -57,10 +57,10 @@ pub struct Service {
 
 impl Service {
     /// A service for the processes that send their descriptors on `socket`.
-    pub fn new(socket: i32, pool: Pool) -> Service {
+    pub fn new(socket: i32, image: MappedImage) -> Service {
         let mut polls = [PollFd { fd: IGNORED, events: POLLIN, revents: 0 }; MOST + 1];
         polls[0].fd = socket;
-        Service { pool, polls, members: [0; MOST + 1], count: 1 }
+        Service { image, polls, members: [0; MOST + 1], count: 1 }
     }
 
     /// Serves until the init ends.
@@ -128,7 +128,7 @@ impl Service {
         };
         let is_written = message.flags & u64::from(k::UFFD_PAGEFAULT_FLAG_WRITE) != 0;
         let span_end = span.address + span.bytes;
-        let source = self.pool.page(span.pool_offset + (page - span.address));
+        let source = self.image.page(span.place + (page - span.address));
         if let Some(source) = source.filter(|_| is_written || is_local(page)) {
             let ahead = if is_local(page) { overlay.ahead_bytes } else { 0 };
             let end = end_of_run(page, ahead, span_end, is_local);
@@ -140,7 +140,7 @@ impl Service {
                 _ => userfault::copy(faults, page, source, PAGE_BYTES),
             });
             match copied {
-                // Without memory for a page of its own the clone still can read the pool's.
+                // Without memory for a page of its own the clone still can read the image's.
                 Err(Errno(ENOMEM)) => {}
                 Err(_) => return wake(faults, page),
                 Ok(()) => return,
@@ -170,7 +170,7 @@ fn end_of_run(page: u64, block: u64, edge: u64, comes_with: impl Fn(u64) -> bool
     end
 }
 
-/// Maps pages of the pool from `start` on, up to the first that is mapped already.
+/// Maps pages of the image from `start` on, up to the first that is mapped already.
 fn proceed(faults: u64, start: u64, end: u64) -> Result<(), Errno> {
     loop {
         let range = k::uffdio_range { start, len: end - start };

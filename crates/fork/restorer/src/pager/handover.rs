@@ -5,6 +5,8 @@ use farfork_plan::window;
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno};
+use crate::slots::Slots;
+use crate::sources;
 use crate::tables::elements;
 use crate::userfault;
 
@@ -24,9 +26,9 @@ pub fn hand_over(overlay: &MemberOverlay, member: usize, socket: i32) -> Result<
     done
 }
 
-/// Gives this process copies of its own of the memory that `overlay` wants copied, from the pool,
-/// which is open as `pool`.
-pub fn copy(overlay: &MemberOverlay, pool: i32) -> Result<(), Errno> {
+/// Gives this process copies of its own of the memory that `overlay` wants copied, from the image, whose
+/// files are in `slots`.
+pub fn copy(overlay: &MemberOverlay, slots: &Slots) -> Result<(), Errno> {
     // SAFETY: the table is the overlay's.
     let copied = unsafe { elements::<Served>(overlay.copied) };
     if copied.is_empty() {
@@ -34,19 +36,24 @@ pub fn copy(overlay: &MemberOverlay, pool: i32) -> Result<(), Errno> {
     }
     let faults = userfault::open(k::O_CLOEXEC, k::UFFD_FEATURE_MINOR_SHMEM)?;
     let done = register(faults, copied)
-        .and_then(|()| copied.iter().try_for_each(|span| copy_span(faults, span, pool)));
+        .and_then(|()| copied.iter().try_for_each(|span| copy_span(faults, span, slots)));
     call::close_range(faults as u32, faults as u32);
     done
 }
 
-fn copy_span(faults: u64, span: &Served, pool: i32) -> Result<(), Errno> {
+fn copy_span(faults: u64, span: &Served, slots: &Slots) -> Result<(), Errno> {
     let mut done = 0;
     while done < span.bytes {
         let bytes = (span.bytes - done).min(window::SCRATCH_BYTES);
         let flags = k::MAP_SHARED | k::MAP_FIXED_NOREPLACE;
-        let offset = span.pool_offset + done;
+        let place = span.place + done;
         // SAFETY: nothing else is mapped there.
-        unsafe { call::mmap(window::SCRATCH, bytes, k::PROT_READ, flags, pool, offset) }?;
+        unsafe {
+            sources::map(
+                slots,
+                [window::SCRATCH, bytes, k::PROT_READ.into(), flags.into(), 0, place],
+            )
+        }?;
         let copied = userfault::copy(faults, span.address + done, window::SCRATCH, bytes);
         // SAFETY: mapped here, and only for this.
         unsafe { call::munmap(window::SCRATCH, bytes) }?;

@@ -2,7 +2,7 @@
 
 use core::cell::RefCell;
 
-/// Parts of the pool, as offsets, whose mappings a program has given other attributes. One list
+/// Parts of the image, as places, whose mappings a program has given other attributes. One list
 /// serves all processes: what is not in it is as in the plan in each of them.
 pub struct Changes(RefCell<List>);
 

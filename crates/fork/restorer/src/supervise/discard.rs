@@ -97,8 +97,8 @@ impl Job<'_> {
     pub(super) fn attributes(&self, piece: &Piece) -> Result<u64, Errno> {
         let (image, changes) = (&self.supervisor.image, &self.supervisor.changes);
         let planned = image.traits_of(piece);
-        let offset = piece.offset();
-        if planned & traits::LOCKED == 0 && !changes.has(offset, offset + piece.bytes()) {
+        let place = self.supervisor.image.place(piece);
+        if planned & traits::LOCKED == 0 && !changes.has(place, place + piece.bytes()) {
             return Ok(planned);
         }
         // Attributes that farfork has set to watch the clone are not the program's.

@@ -1,10 +1,12 @@
 //! Which mappings of a clone are of its image, and what lay where in the parent.
 
 use farfork_plan::protocol::Request;
+use farfork_plan::sources::{SourceFile, place_of};
 use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};
 
 use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
+use crate::sources;
 use crate::tables::elements;
 
 /// What is known of the image.
@@ -29,7 +31,7 @@ pub struct Piece {
 
 impl Piece {
     /// Offset of its start in the mapped file.
-    pub fn offset(&self) -> u64 {
+    fn offset(&self) -> u64 {
         self.mapping.offset + (self.start - self.mapping.start)
     }
 
@@ -74,7 +76,31 @@ impl Image {
 
     /// Whether `mapping` still shows bytes of the image.
     pub fn holds(&self, mapping: &Mapping) -> bool {
+        self.is_own(mapping) || self.other(mapping).is_some()
+    }
+
+    fn is_own(&self, mapping: &Mapping) -> bool {
         mapping.inode == self.inode && mapping.device == self.device
+    }
+
+    /// Which of the other files with bytes of the image is mapped.
+    fn other(&self, mapping: &Mapping) -> Option<usize> {
+        let file = SourceFile { device: mapping.device, inode: mapping.inode };
+        sources::files().iter().position(|known| *known == file)
+    }
+
+    /// The place in the image of the start of a piece of it, and how many bytes from there on are side by
+    /// side in the image, too.
+    fn located(&self, piece: &Piece) -> Option<(u64, u64)> {
+        match self.other(&piece.mapping) {
+            Some(file) => place_of(sources::parts(), file, piece.offset()),
+            None => Some((piece.offset(), piece.bytes())),
+        }
+    }
+
+    /// The place in the image of the start of a piece of it.
+    pub fn place(&self, piece: &Piece) -> u64 {
+        self.located(piece).map_or(0, |(place, _)| place)
     }
 
     /// Whether any part of the range still shows bytes of the image.
@@ -131,21 +157,24 @@ impl Image {
 
     /// The window that the start of a piece belongs to, and its address in the parent.
     fn origin(&self, piece: &Piece) -> Option<(&'static Window, u64)> {
-        let offset = piece.offset();
-        let after = self.windows.partition_point(|window| window.pool_offset <= offset);
+        let (place, _) = self.located(piece)?;
+        let after = self.windows.partition_point(|window| window.place <= place);
         let window = self.windows[..after].last()?;
-        let inside = offset - window.pool_offset;
+        let inside = place - window.place;
         (inside < window.bytes).then_some((window, window.address + inside))
     }
 
     /// Bytes from the start of a piece on that were one kind of memory in the parent.
     fn run(&self, piece: &Piece) -> u64 {
-        let Some((window, address)) = self.origin(piece) else { return piece.bytes() };
+        let together = self.located(piece).map_or(u64::MAX, |(_, bytes)| bytes);
+        let Some((window, address)) = self.origin(piece) else {
+            return piece.bytes().min(together);
+        };
         let next = self.files.partition_point(|file| file.end <= address);
         let edge = self
             .files
             .get(next)
             .map_or(u64::MAX, |file| if file.start > address { file.start } else { file.end });
-        edge.min(window.address + window.bytes) - address
+        (edge.min(window.address + window.bytes) - address).min(together)
     }
 }

@@ -115,7 +115,8 @@ impl Supervisor {
                     match piece {
                         Ok(piece) if !self.image.holds(&piece.mapping) => {}
                         Ok(piece) => {
-                            self.changes.add(piece.offset(), piece.offset() + piece.bytes());
+                            let place = self.image.place(&piece);
+                            self.changes.add(place, place + piece.bytes());
                         }
                         Err(_) => self.changes.add_all(),
                     }

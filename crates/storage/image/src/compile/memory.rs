@@ -115,15 +115,14 @@ fn windows(memory: &Memory, placement: &Placement) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     for segment in &memory.stored.segments {
         let (address, bytes) = (segment.address, segment.bytes);
-        let pool_offset = segment.pool_offset(address, placement);
+        let place = segment.pool_offset(address, placement);
         match windows.last_mut() {
             Some(last)
-                if last.address + last.bytes == address
-                    && last.pool_offset + last.bytes == pool_offset =>
+                if last.address + last.bytes == address && last.place + last.bytes == place =>
             {
                 last.bytes += bytes;
             }
-            _ => windows.push(Window { pool_offset, bytes, address }),
+            _ => windows.push(Window { place, bytes, address }),
         }
     }
     windows

@@ -81,7 +81,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
             threads: arena.table(&threads),
         });
     }
-    windows.sort_by_key(|window| window.pool_offset);
+    windows.sort_by_key(|window| window.place);
     let births = tree::births(model, &fds, placement, &mut arena);
     let header = PlanHeader {
         magic: PLAN_MAGIC,
