@@ -49,6 +49,11 @@ fn slot(file: Option<usize>) -> u64 {
     file.map_or(SLOT_IMAGE.into(), |file| u64::from(SLOT_SOURCE) + file as u64)
 }
 
+/// How many of `bytes` bytes at a place are side by side in one file.
+pub fn together(place: u64, bytes: u64) -> u64 {
+    sources::locate(parts(), place, bytes).bytes
+}
+
 /// `mmap` of a place of the image instead of a file: as many mappings as it takes.
 ///
 /// # Safety

@@ -44,9 +44,10 @@ pub fn copy(overlay: &MemberOverlay, slots: &Slots) -> Result<(), Errno> {
 fn copy_span(faults: u64, span: &Served, slots: &Slots) -> Result<(), Errno> {
     let mut done = 0;
     while done < span.bytes {
-        let bytes = (span.bytes - done).min(window::SCRATCH_BYTES);
-        let flags = k::MAP_SHARED | k::MAP_FIXED_NOREPLACE;
         let place = span.place + done;
+        // The kernel copies to one mapping at a time, and each file has one of its own.
+        let bytes = sources::together(place, (span.bytes - done).min(window::SCRATCH_BYTES));
+        let flags = k::MAP_SHARED | k::MAP_FIXED_NOREPLACE;
         // SAFETY: nothing else is mapped there.
         unsafe {
             sources::map(
