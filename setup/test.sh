@@ -62,6 +62,13 @@ else
     alone=(python/tests/test_{isolation,memory,soak}.py)
     # One after the other: side by side, tests of clocks and time-outs fail now and then.
     step cargo "${cargo[@]}"
+    # Programs whose images lie in two files each: all of them, or those about mappings.
+    split=(env FARFORK_TEST_LONG=1 FARFORK_SPLIT_IMAGES=true cargo test --workspace --test programs --)
+    if [ -n "${FARFORK_TEST_LONG:-}" ]; then
+        step split "${split[@]}" clone_
+    else
+        step split "${split[@]}" clone_twice::m
+    fi
     if [ -d python ]; then
         step pytest "${pytest[@]}" python --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
         step pytest-alone "${pytest[@]}" "${alone[@]}"
