@@ -3,6 +3,7 @@
 use farfork_types::Cid;
 use serde::{Serialize, Serializer};
 
+use crate::directory::NEW;
 use crate::error::PoolError;
 use crate::image_file::IMAGES;
 use crate::nodes::{NODES, NodeId};
@@ -51,8 +52,8 @@ pub enum Finding {
         /// Bytes it held.
         bytes: u64,
     },
-    /// Something among the images is none.
-    #[error("{name} is not the file of an image: move it elsewhere")]
+    /// Something in the pool was not made by it.
+    #[error("{name} is none of the pool's files: move it elsewhere")]
     Stray {
         /// Its name in the pool.
         name: String,
@@ -152,6 +153,12 @@ impl Pool {
         let swept = self.directory.sweep();
         let (files, bytes) = swept.map_err(self.directory.failed("sweep", ""))?;
         findings.extend((files > 0).then_some(Finding::DeadWriters { files, bytes }));
+        let new = self.directory.list(NEW).map_err(self.directory.failed("list", NEW))?;
+        for path in new.iter().map(|name| format!("{NEW}/{name}")) {
+            if self.is_directory(&path)? {
+                findings.push(Finding::Stray { name: path });
+            }
+        }
         let removed = self.directory.list(REMOVED);
         for name in removed.map_err(self.directory.failed("list", REMOVED))? {
             let Ok(cid) = name.parse() else { continue };
@@ -203,6 +210,10 @@ impl Pool {
         Ok(false)
     }
 
+    fn is_directory(&self, name: &str) -> Result<bool, PoolError> {
+        self.directory.is_directory(name).map_err(self.directory.failed("look at", name))
+    }
+
     /// Verifies the files of images; returns how many are as they should be.
     fn check_images(&self, findings: &mut Vec<Finding>) -> Result<usize, PoolError> {
         let (cids, strays) = self.listed()?;
@@ -223,39 +234,47 @@ impl Pool {
         let failed = || self.directory.failed("look at the tables of", "");
         for name in self.directory.list(TABLES).map_err(failed())? {
             let path = format!("{TABLES}/{name}");
-            let cid = name.parse::<Cid>();
-            let is_lost = match cid {
-                Ok(cid) => !self.is_there(cid)?,
-                Err(_) => true,
+            let finding = match name.parse::<Cid>() {
+                Ok(cid) if self.is_there(cid)? => {
+                    let is_damaged = !self.is_directory(&path)?
+                        || matches!(
+                            self.access_tables(cid),
+                            Err(PoolError::DamagedTables { .. } | PoolError::Io { .. })
+                        );
+                    is_damaged.then_some(Finding::DamagedTables { cid })
+                }
+                _ => Some(Finding::LostTables { name }),
             };
-            if is_lost {
+            if let Some(finding) = finding {
                 self.directory.remove_with_files(&path).map_err(failed())?;
-                findings.push(Finding::LostTables { name });
-                continue;
-            }
-            if let Ok(cid) = cid
-                && let Err(PoolError::DamagedTables { .. }) = self.access_tables(cid)
-            {
-                self.directory.remove_with_files(&path).map_err(failed())?;
-                findings.push(Finding::DamagedTables { cid });
+                findings.push(finding);
             }
         }
         Ok(())
     }
 
     fn check_users(&self, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
-        for user in self.users()? {
+        let users = self.directory.list(USERS);
+        for user in users.map_err(self.directory.failed("list", USERS))? {
+            let directory = format!("{USERS}/{user}");
+            if self.check_user(&user).is_err() || !self.is_directory(&directory)? {
+                findings.push(Finding::Stray { name: directory });
+                continue;
+            }
             if let Err(PoolError::DamagedQuota { .. }) = self.quota(&user) {
                 findings.push(Finding::DamagedQuota { user: user.clone() });
             }
             for cid in self.owned(&user)? {
                 if !self.is_there(cid)? {
-                    let name = format!("{USERS}/{user}/{cid}");
+                    let name = format!("{directory}/{cid}");
                     let removed = self.directory.remove(&name);
                     removed.map_err(self.directory.failed("remove", &name))?;
                     findings.push(Finding::LostOwnership { cid, user: user.clone() });
                 }
             }
+            // Under the lock, as is what is put there: a user that has nothing is forgotten.
+            let removed = self.directory.remove_directory(&directory);
+            removed.map_err(self.directory.failed("remove", &directory))?;
         }
         Ok(())
     }

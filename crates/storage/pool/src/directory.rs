@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate};
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fallocate};
 use rustix::io::Errno;
 
 use crate::error::PoolError;
 use crate::failpoint::step;
-use crate::lock::{HeldLock, LockByte};
+use crate::lock::{self, HeldLock, LockByte};
 
 /// Where files are written that appear at their place by a rename.
 pub(crate) const NEW: &str = "new";
@@ -23,6 +23,10 @@ pub(crate) const NEW: &str = "new";
 pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
+    /// Whose it is, if it is not this process's: what is made in it becomes theirs.
+    owner: Option<(Uid, Gid)>,
+    /// Whether all new files have names, as on a medium that has no others.
+    names_all: bool,
 }
 
 /// A file that is not at its place yet. Its lock shows that its writer lives.
@@ -30,9 +34,23 @@ pub(crate) struct Directory {
 pub(crate) struct NewFile<'d> {
     directory: &'d Directory,
     pub(crate) file: File,
-    /// Its name below [`NEW`]; none for a file without a name.
-    name: Option<String>,
-    _alive: Option<HeldLock>,
+    /// None for a file without a name.
+    name: Option<NewName<'d>>,
+    alive: HeldLock,
+}
+
+/// A name below [`NEW`], which goes with this. What is left of a killed process is swept when its lock is
+/// free.
+#[derive(Debug)]
+struct NewName<'d> {
+    directory: &'d Directory,
+    path: String,
+}
+
+impl Drop for NewName<'_> {
+    fn drop(&mut self) {
+        let _ = self.directory.remove(&self.path);
+    }
 }
 
 impl Directory {
@@ -41,8 +59,16 @@ impl Directory {
         let failed = PoolError::io("open the pool", path);
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let found = rustix::fs::fstat(&fd).map_err(PoolError::io("look at", path))?;
+        let (owner, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
+        let owner = (owner != rustix::process::geteuid()).then_some((owner, group));
         let path = path.canonicalize().map_err(PoolError::io("find", path))?;
-        Ok(Directory { fd, path })
+        Ok(Directory { fd, path, owner, names_all: false })
+    }
+
+    /// From now on all new files have names, as on a medium that has no others.
+    pub(crate) fn name_all(&mut self) {
+        self.names_all = true;
     }
 
     /// Where it lies; absolute.
@@ -92,11 +118,17 @@ impl Directory {
         }
     }
 
-    /// The names in a directory below it; none if it is not there.
+    /// Whether something is a directory, and no link to one.
+    pub(crate) fn is_directory(&self, name: &str) -> io::Result<bool> {
+        let kind = |found: Stat| FileType::from_raw_mode(found.st_mode);
+        Ok(self.look(name)?.map(kind) == Some(FileType::Directory))
+    }
+
+    /// The names in a directory below it; none if it is not there, or no directory.
     pub(crate) fn list(&self, name: &str) -> io::Result<Vec<String>> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(Vec::new()),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
             opened => opened?,
         };
         let mut names = Vec::new();
@@ -116,6 +148,10 @@ impl Directory {
             Err(Errno::EXIST) => Ok(()),
             made => {
                 made?;
+                if let Some((owner, group)) = self.owner {
+                    let flags = AtFlags::SYMLINK_NOFOLLOW;
+                    rustix::fs::chownat(&self.fd, name, Some(owner), Some(group), flags)?;
+                }
                 step();
                 Ok(())
             }
@@ -146,8 +182,11 @@ impl Directory {
         }
     }
 
-    /// Removes a directory below it with all files in it.
+    /// Removes a directory below it with all files in it, or a file.
     pub(crate) fn remove_with_files(&self, name: &str) -> io::Result<()> {
+        if self.look(name)?.is_some() && !self.is_directory(name)? {
+            return self.remove(name).map(drop);
+        }
         for file in self.list(name)? {
             self.remove(&format!("{name}/{file}"))?;
         }
@@ -186,10 +225,11 @@ impl Directory {
         }
     }
 
-    /// What a link says; `None` if it is not there.
+    /// What a link says; `None` if nothing is there, and nothing if it is no link.
     pub(crate) fn read_link(&self, name: &str) -> io::Result<Option<String>> {
         match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(Errno::INVAL) => Ok(Some(String::new())),
             read => Ok(Some(read?.to_string_lossy().into_owned())),
         }
     }
@@ -197,44 +237,56 @@ impl Directory {
     /// A file without a name in the directory `of`, where the medium has such files; else one with a
     /// name below [`NEW`].
     pub(crate) fn new_file(&self, of: &str) -> io::Result<NewFile<'_>> {
+        if self.names_all {
+            return self.new_named_file();
+        }
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.fd, of, flags, Mode::RUSR | Mode::WUSR) {
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.new_named_file(),
             opened => {
-                Ok(NewFile { directory: self, file: File::from(opened?), name: None, _alive: None })
+                let file = self.given(opened?)?;
+                let alive = HeldLock::take(&file, LockByte::WRITER)?;
+                Ok(NewFile { directory: self, file, name: None, alive })
             }
         }
+    }
+
+    /// A file that was just made, as its owner's.
+    fn given(&self, made: OwnedFd) -> io::Result<File> {
+        if let Some((owner, group)) = self.owner {
+            rustix::fs::fchown(&made, Some(owner), Some(group))?;
+        }
+        Ok(File::from(made))
     }
 
     /// The same, always with a name.
     pub(crate) fn new_named_file(&self) -> io::Result<NewFile<'_>> {
         loop {
-            let name = unique()?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-            let path = format!("{NEW}/{name}");
+            let path = format!("{NEW}/{}", unique()?);
             let made = rustix::fs::openat(&self.fd, &path, flags, Mode::RUSR | Mode::WUSR)?;
             step();
-            let file = File::from(made);
+            let name = Some(NewName { directory: self, path });
+            let file = self.given(made)?;
             let alive = HeldLock::take(&file, LockByte::WRITER)?;
             // A sweep may have come between.
             if rustix::fs::fstat(&file)?.st_nlink > 0 {
-                return Ok(NewFile {
-                    directory: self,
-                    file,
-                    name: Some(name),
-                    _alive: Some(alive),
-                });
+                return Ok(NewFile { directory: self, file, name, alive });
             }
         }
+    }
+
+    /// Sees to it that what appeared in a directory below it stays there.
+    pub(crate) fn sync(&self, name: &str) -> io::Result<()> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(rustix::fs::fsync(rustix::fs::openat(&self.fd, name, flags, Mode::empty())?)?)
     }
 
     /// Writes a small file, which replaces what is at its place: readers see one of the two, whole.
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let new = self.new_named_file()?;
-        std::os::unix::fs::FileExt::write_all_at(&new.file, bytes, 0)?;
-        // Where huge pages are the rule, the kernel has taken one.
-        give_back(&new.file, bytes.len() as u64, bytes.len().next_multiple_of(HUGE) as u64)?;
-        new.appear(name)
+        new.write_small(bytes)?;
+        new.appear(name).map(drop)
     }
 
     /// Removes files whose writer has died; how many, and their bytes.
@@ -243,22 +295,23 @@ impl Directory {
         for name in self.list(NEW)? {
             let path = format!("{NEW}/{name}");
             let Some(found) = self.look(&path)? else { continue };
-            let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-            if is_file {
-                let Some(file) = self.open_file(&path, OFlags::RDWR)? else { continue };
+            let kind = FileType::from_raw_mode(found.st_mode);
+            let mut lock = None;
+            if kind == FileType::RegularFile {
+                // It may be sealed already, so that not even its owner can open it to write.
+                let Some(file) = self.open_file(&path, OFlags::RDONLY)? else { continue };
                 // A writer that is just about to lock it looks whether it is still there.
-                let Some(_lock) = HeldLock::try_take(&file, LockByte::WRITER)? else { continue };
-                // Another may have moved it to its place, and removed it there, meanwhile.
-                let is_same = self.look(&path)?.is_some_and(|now| now.st_ino == found.st_ino);
-                if !is_same {
+                lock = lock::try_share(&file, LockByte::WRITER)?;
+                if lock.is_none() {
                     continue;
                 }
-                self.remove(&path)?;
-            } else if !self.remove(&path)? {
-                continue;
             }
-            files += 1;
-            bytes += found.st_blocks as u64 * 512;
+            // Its writer may have moved it to its place meanwhile. A directory was not made here.
+            if kind != FileType::Directory && self.remove(&path)? {
+                files += 1;
+                bytes += found.st_blocks as u64 * 512;
+            }
+            drop(lock);
         }
         Ok((files, bytes))
     }
@@ -271,6 +324,11 @@ fn unique() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::from)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a name looks like one that no other has.
+pub(crate) fn is_unique(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Gives the memory of a range of a file back, by whole pages; it reads as zeros then.
@@ -287,31 +345,25 @@ pub(crate) fn give_back(file: impl AsFd, from: u64, to: u64) -> io::Result<()> {
 }
 
 impl NewFile<'_> {
+    /// Writes all that it will have.
+    pub(crate) fn write_small(&self, bytes: &[u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&self.file, bytes, 0)?;
+        // Where huge pages are the rule, the kernel has taken one.
+        give_back(&self.file, bytes.len() as u64, bytes.len().next_multiple_of(HUGE) as u64)
+    }
+
     /// Puts the file at a place where nothing is, or, with a name of its own, replaces what is there.
-    pub(crate) fn appear(mut self, place: &str) -> io::Result<()> {
-        match self.name.take() {
-            Some(name) => {
-                let from = format!("{NEW}/{name}");
-                self.directory.rename(&from, place).inspect_err(|_| {
-                    let _ = self.directory.remove(&from);
-                })
-            }
+    /// Returns the proof that its writer lives.
+    pub(crate) fn appear(self, place: &str) -> io::Result<HeldLock> {
+        match &self.name {
+            Some(name) => self.directory.rename(&name.path, place)?,
             None => {
                 let shown = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 let (here, directory) = (rustix::fs::CWD, &self.directory.fd);
                 rustix::fs::linkat(here, shown, directory, place, AtFlags::SYMLINK_FOLLOW)?;
                 step();
-                Ok(())
             }
         }
-    }
-}
-
-impl Drop for NewFile<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = self.name.take() {
-            // What stays is swept when its lock is free.
-            let _ = self.directory.remove(&format!("{NEW}/{name}"));
-        }
+        Ok(self.alive)
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that several nodes map: a directory with one file per image.
 //!
 //! ```text
-//!  POOL/superblock               4 KiB: magic, version, checksum, size, uuid, medium; it appears last
+//!  POOL/superblock               56 bytes: magic, version, checksum, size, uuid, medium; it appears last
 //!  POOL/images/CID               one file per image, mode 0400; what is in it is the image's format
 //!  POOL/names/USER/FUNCTION/TAG  a link to ../../../images/CID
 //!  POOL/tables/CID/WRITER        what is learnt about an image's pages; WRITER is a node, or "users"
@@ -16,7 +16,7 @@
 //!
 //! 1. What lies at its place is complete. It came there by one `linkat` or `rename`.
 //! 2. An image that is written has no name, and goes with its writer. A medium without such files has it
-//!    in `new/`, as it has all other files on the way: locked by its writer, and swept when it is not.
+//!    in `new/`, as are all other files on the way: locked by its writer, and swept when it is not.
 //! 3. A published image never changes. It is removed by `unlink`; the kernel keeps it for the processes
 //!    that map it, clears its memory, and gives that back with the last mapping.
 //! 4. A process that maps an image can reach that image, whatever it does: no other is in the file. Past

@@ -109,6 +109,14 @@ pub(crate) fn share(file: &File, byte: LockByte) -> io::Result<OwnedFd> {
     Ok(fresh)
 }
 
+/// The same, if no other has it alone. A file that can only be read will do.
+pub(crate) fn try_share(file: &File, byte: LockByte) -> io::Result<Option<OwnedFd>> {
+    match share(file, byte) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(None),
+        shared => shared.map(Some),
+    }
+}
+
 /// Whether an open file description other than `file`'s own holds the lock.
 pub(crate) fn is_held(file: &File, byte: LockByte) -> io::Result<bool> {
     stands_in_the_way(file, byte.request(nix::libc::F_WRLCK))

@@ -96,19 +96,20 @@ impl Pool {
     pub fn names(&self) -> Result<Vec<NamedImage>, PoolError> {
         self.intact()?;
         let failed = || self.directory.failed("list the names of", "");
-        let list = |path: &str| match self.directory.list(path) {
-            // Not a directory: nothing that was made here.
-            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => Ok(Vec::new()),
-            listed => listed.map_err(failed()),
-        };
+        let list = |path: &str| self.directory.list(path).map_err(failed());
         let mut names = Vec::new();
         for user in list(NAMES)? {
             for function in list(&format!("{NAMES}/{user}"))? {
                 for tag in list(&format!("{NAMES}/{user}/{function}"))? {
                     let path = path_of([&user, &function, &tag]);
                     let found = self.directory.look(&path).map_err(failed())?;
-                    let target = self.directory.read_link(&path).unwrap_or_default();
-                    if let Some(found) = found {
+                    let target = self.directory.read_link(&path).map_err(failed())?;
+                    // A directory was not made here.
+                    let is_file = |found: &rustix::fs::Stat| {
+                        let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
+                        kind != rustix::fs::FileType::Directory
+                    };
+                    if let Some(found) = found.filter(is_file) {
                         names.push(NamedImage {
                             parts: [user.clone(), function.clone(), tag],
                             cid: target.and_then(|target| meant(&target)),

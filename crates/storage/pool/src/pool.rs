@@ -9,7 +9,7 @@ use farfork_types::CHUNK_BYTES;
 
 use crate::account::Account;
 use crate::bandwidth::Probe;
-use crate::directory::{Directory, NEW};
+use crate::directory::{self, Directory, NEW};
 use crate::error::PoolError;
 use crate::image_file::IMAGES;
 use crate::lock::{HeldLock, LockByte};
@@ -67,39 +67,38 @@ impl Pool {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => return Err(PoolError::io("make the pool", path)(error)),
         };
-        Pool::fill(path, size).inspect_err(|error| {
-            let is_empty_again = !matches!(error, PoolError::NotEmpty { .. });
-            if is_empty_again && let Ok(directory) = Directory::open(path) {
-                let _ = empty(&directory);
-            }
+        Pool::make(path, size).inspect_err(|_| {
             if is_new {
                 let _ = fs::remove_dir(path);
             }
         })
     }
 
-    fn fill(path: &Path, size: u64) -> Result<Pool, PoolError> {
+    fn make(path: &Path, size: u64) -> Result<Pool, PoolError> {
         let directory = Directory::open(path)?;
         let failed = || directory.failed("make the pool", "");
+        demand_owner(&directory)?;
         let medium = Medium::under(directory.fd()).map_err(failed())?;
         medium.suits(path)?;
-        let found = directory.list(".").map_err(failed())?;
-        if found.iter().any(|name| name != "lost+found") {
-            return Err(PoolError::NotEmpty { path: directory.path().to_owned() });
+        let is_taken = || PoolError::NotEmpty { path: directory.path().to_owned() };
+        if !is_vacant(&directory).map_err(failed())? {
+            return Err(is_taken());
         }
-        let owned = rustix::fs::Mode::RWXU;
-        rustix::fs::fchmod(directory.fd(), owned).map_err(|errno| failed()(errno.into()))?;
-        DIRECTORIES.iter().try_for_each(|name| directory.make(name)).map_err(failed())?;
         let block = Superblock::new(size, random_bytes(path)?, medium);
-        directory.put(superblock::NAME, zerocopy::IntoBytes::as_bytes(&block)).map_err(
-            |source| match source.kind() {
+        fill(&directory, &block).map_err(|source| {
+            // Another process may have made one here meanwhile.
+            if !matches!(directory.look(superblock::NAME), Ok(None)) {
+                return is_taken();
+            }
+            let _ = empty(&directory);
+            match source.kind() {
                 ErrorKind::StorageFull => {
                     let path = directory.path().to_owned();
                     PoolError::MediumFull { path, asked: CHUNK_BYTES, source }
                 }
                 _ => failed()(source),
-            },
-        )?;
+            }
+        })?;
         Pool::open(path)
     }
 
@@ -138,6 +137,7 @@ impl Pool {
         }
         let directory = Directory::open(path)?;
         let owner = demand_owner(&directory)?;
+        demand_private(&directory)?;
         let (block, superblock) = Superblock::load(&directory)?;
         let look = || directory.failed("look at", "");
         let medium = Medium::under(directory.fd()).map_err(look())?;
@@ -206,6 +206,19 @@ impl Pool {
         self.medium
     }
 
+    /// For tests: as if it lay on another medium.
+    #[doc(hidden)]
+    pub fn as_on(self, medium: Medium) -> Pool {
+        Pool { medium, ..self }
+    }
+
+    /// For tests: as if its medium had no files without a name.
+    #[doc(hidden)]
+    pub fn with_named_files(mut self) -> Pool {
+        self.directory.name_all();
+        self
+    }
+
     /// The pool's random name.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
@@ -213,19 +226,44 @@ impl Pool {
 
     /// Bytes that images can take, and how many of these they can still take.
     pub(crate) fn space(&self) -> Result<(u64, u64), PoolError> {
-        let look = || self.directory.failed("look at", "");
-        let system = rustix::fs::fstatvfs(self.directory.fd());
-        let system = system.map_err(|errno| look()(errno.into()))?;
-        let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
+        let (total, free) = self.medium_space()?;
         if self.is_own_mount {
             return Ok((total, free));
         }
+        Ok((self.size, self.left()?.min(free)))
+    }
+
+    /// Demands that an image can take `bytes` bytes, of which it has `has` already.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`]; [`PoolError::Io`].
+    pub(crate) fn demand_room(&self, bytes: u64, has: u64) -> Result<(), PoolError> {
+        let (asked, free) = match self.is_own_mount {
+            true => (bytes.saturating_sub(has), self.medium_space()?.1),
+            // What is not published is not counted. Whether the medium has it is for the kernel to say.
+            false => (bytes, self.left()?),
+        };
+        match asked <= free {
+            true => Ok(()),
+            false => Err(PoolError::Full { path: self.path().to_owned(), asked, free }),
+        }
+    }
+
+    /// Bytes of the file system, and how many of them are free.
+    fn medium_space(&self) -> Result<(u64, u64), PoolError> {
+        let system = rustix::fs::fstatvfs(self.directory.fd());
+        let system = system.map_err(PoolError::io("look at", self.path()))?;
+        Ok((system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize))
+    }
+
+    /// Bytes of the pool's size that published images do not take.
+    fn left(&self) -> Result<u64, PoolError> {
         let mut used = 0;
         for cid in self.images()? {
-            let (image, tables) = self.taken(cid).map_err(look())?.unwrap_or_default();
-            used += image + tables;
+            let taken = self.taken(cid).map_err(self.directory.failed("look at", ""))?;
+            used += taken.map_or(0, |(image, tables)| image + tables);
         }
-        Ok((self.size, self.size.saturating_sub(used).min(free)))
+        Ok(self.size.saturating_sub(used))
     }
 
     /// Looks whether the pool is still there.
@@ -262,6 +300,29 @@ impl Pool {
     }
 }
 
+/// Whether nothing lies in a directory but what the making of a pool has left that was killed.
+fn is_vacant(directory: &Directory) -> std::io::Result<bool> {
+    for name in directory.list(".")?.iter().filter(|name| *name != "lost+found") {
+        let is_ours = DIRECTORIES.contains(&name.as_str()) && directory.is_directory(name)?;
+        let is_left = |file: &String| name == NEW && directory::is_unique(file);
+        if !is_ours || !directory.list(name)?.iter().all(is_left) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Puts into a vacant directory what makes it a pool, the superblock last.
+fn fill(directory: &Directory, block: &Superblock) -> std::io::Result<()> {
+    rustix::fs::fchmod(directory.fd(), rustix::fs::Mode::RWXU)?;
+    DIRECTORIES.iter().try_for_each(|name| directory.make(name))?;
+    directory.sweep()?;
+    // A file without a name replaces none that another process has made.
+    let new = directory.new_file(".")?;
+    new.write_small(zerocopy::IntoBytes::as_bytes(block))?;
+    new.appear(superblock::NAME).map(drop)
+}
+
 /// A plan is a program that root would run: a pool of another user is used only where that was asked for.
 /// Returns the owner.
 fn demand_owner(directory: &Directory) -> Result<u32, PoolError> {
@@ -272,10 +333,15 @@ fn demand_owner(directory: &Directory) -> Result<u32, PoolError> {
     if owner != own && trusted() != Some(owner) {
         return Err(PoolError::ForeignOwner { path, owner });
     }
-    if found.st_mode & 0o022 != 0 {
-        return Err(PoolError::Exposed { path });
-    }
     Ok(owner)
+}
+
+fn demand_private(directory: &Directory) -> Result<(), PoolError> {
+    let (found, _) = directory.look_around().map_err(directory.failed("look at", ""))?;
+    match found.st_mode & 0o022 {
+        0 => Ok(()),
+        _ => Err(PoolError::Exposed { path: directory.path().to_owned() }),
+    }
 }
 
 /// Removes all that a pool has in its directory.
@@ -290,9 +356,7 @@ fn empty(directory: &Directory) -> std::io::Result<()> {
 fn remove_all(directory: &Directory, name: &str, depth: u32) -> std::io::Result<()> {
     for entry in directory.list(name)? {
         let path = format!("{name}/{entry}");
-        let mode = directory.look(&path)?.map_or(0, |found| found.st_mode);
-        let kind = rustix::fs::FileType::from_raw_mode(mode);
-        if kind == rustix::fs::FileType::Directory && depth < 3 {
+        if depth < 3 && directory.is_directory(&path)? {
             remove_all(directory, &path, depth + 1)?;
         } else {
             directory.remove(&path)?;

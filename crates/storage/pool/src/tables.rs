@@ -60,6 +60,12 @@ struct TableHeader {
 
 const _: () = assert!(size_of::<TableHeader>() == 128);
 
+impl TableHeader {
+    fn is_of(&self, cid: Cid) -> bool {
+        (self.magic, self.version, self.cid) == (MAGIC, VERSION, cid.to_bytes())
+    }
+}
+
 /// Sets of pages: page number n is bit n % 64 of word n / 64.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PageBits {
@@ -140,8 +146,7 @@ impl Table {
         let without = TableHeader { checksum: 0, ..header };
         let sum = crc32c::crc32c_append(crc32c::crc32c(without.as_bytes()), rest);
         let words = usize::try_from(header.words).ok()?;
-        let is_sound = (header.magic, header.version) == (MAGIC, VERSION)
-            && header.cid == cid.to_bytes()
+        let is_sound = header.is_of(cid)
             && words.checked_mul(8 * SETS) == Some(rest.len())
             && sum == header.checksum;
         if !is_sound {
@@ -239,7 +244,8 @@ impl Pool {
         // Each of them only grows.
         for writer in self.table_writers(cid)? {
             if let Some(header) = self.header(cid, &writer)? {
-                sum += 1 + header.additions + header.current.iter().sum::<u64>();
+                let changes = header.current.into_iter().fold(header.additions, u64::wrapping_add);
+                sum = u64::wrapping_add(sum, changes).wrapping_add(1);
             }
         }
         Ok(sum)
@@ -267,7 +273,8 @@ impl Pool {
         bits: &PageBits,
     ) -> Result<(), PoolError> {
         self.demand_image(cid)?;
-        let current = self.current(cid)?;
+        // Here it is looked whether the users' table is sound.
+        let current = self.table(cid, USERS)?.map_or([0; 2], |table| table.header.current);
         let writer = node.to_string();
         let mut table = self.table(cid, &writer)?.unwrap_or_else(|| Table::new(cid));
         table.add(bits, Some(epochs), current);
@@ -320,12 +327,11 @@ impl Pool {
     fn put_table(&self, cid: Cid, writer: &str, mut table: Table) -> Result<(), PoolError> {
         table.header.additions += 1;
         let (directory, name) = (directory_of(cid), name_of(cid, writer));
-        self.directory
-            .make(&directory)
-            .and_then(|()| self.directory.put(&name, &table.to_bytes()))
-            .map_err(self.directory.failed("write", &name))?;
+        let put = self.directory.make(&directory);
+        let put = put.and_then(|()| self.directory.put(&name, &table.to_bytes()));
         // The image may have been removed meanwhile, before there was anything to remove with it.
-        self.demand_image(cid).inspect_err(|_| drop(self.drop_tables(cid)))
+        self.demand_image(cid).inspect_err(|_| drop(self.drop_tables(cid)))?;
+        put.map_err(self.directory.failed("write", &name))
     }
 
     fn demand_image(&self, cid: Cid) -> Result<(), PoolError> {
@@ -350,12 +356,17 @@ impl Pool {
         opened.map_err(self.directory.failed("open", &name))
     }
 
+    /// The start of a table, without a look at its checksum: the rest would have to be read.
     fn header(&self, cid: Cid, writer: &str) -> Result<Option<TableHeader>, PoolError> {
         let Some(file) = self.open_table(cid, writer)? else { return Ok(None) };
         let mut bytes = [0; size_of::<TableHeader>()];
         let read = file.read_exact_at(&mut bytes, 0);
         read.map_err(|_| self.damaged_tables(cid))?;
-        Ok(Some(zerocopy::transmute!(bytes)))
+        let header: TableHeader = zerocopy::transmute!(bytes);
+        match header.is_of(cid) {
+            true => Ok(Some(header)),
+            false => Err(self.damaged_tables(cid)),
+        }
     }
 
     fn table(&self, cid: Cid, writer: &str) -> Result<Option<Table>, PoolError> {

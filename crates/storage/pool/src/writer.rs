@@ -41,7 +41,6 @@ pub struct ImageWriter<'p> {
     map: Option<SharedMap>,
     /// Bytes that have memory.
     bytes: u64,
-    alive: HeldLock,
     _writing: std::os::fd::OwnedFd,
 }
 
@@ -63,7 +62,6 @@ impl Pool {
         self.directory.sweep().map_err(failed())?;
         let writing = lock::share(&self.superblock, LockByte::WRITERS).map_err(failed())?;
         let file = self.directory.new_file(IMAGES).map_err(failed())?;
-        let alive = HeldLock::take(&file.file, LockByte::WRITER).map_err(failed())?;
         Ok(ImageWriter {
             pool: self,
             cid: Cid::from_bytes(random_bytes(self.path())?),
@@ -71,7 +69,6 @@ impl Pool {
             file,
             map: None,
             bytes: 0,
-            alive,
             _writing: writing,
         })
     }
@@ -98,8 +95,9 @@ impl Pool {
         if !is_there {
             return Err(self.no_image(cid));
         }
-        self.drop_tables(cid)?;
+        let dropped = self.drop_tables(cid);
         self.disown(cid)?;
+        dropped?;
         if self.medium.is_shared_by_kernels() {
             self.settle(cid)?;
         }
@@ -141,17 +139,12 @@ impl ImageWriter<'_> {
             return Ok(());
         }
         self.pool.intact()?;
-        let asked = bytes - self.bytes;
         self.pool.check_quota(self.user.as_deref(), bytes)?;
-        let (_, free) = self.pool.space()?;
-        if asked > free {
-            let path = self.pool.path().to_owned();
-            return Err(PoolError::Full { path, asked, free });
-        }
+        self.pool.demand_room(bytes, self.bytes)?;
         let range = self.bytes..bytes;
         if let Err(source) = self.take(&range) {
             let _ = self.file.file.set_len(self.bytes);
-            let path = self.pool.path().to_owned();
+            let (path, asked) = (self.pool.path().to_owned(), bytes - self.bytes);
             return Err(PoolError::MediumFull { path, asked, source });
         }
         self.bytes = bytes;
@@ -247,11 +240,7 @@ impl ImageWriter<'_> {
                 let lock = pool.lock()?;
                 let taken = self.taken()?;
                 pool.check_quota(self.user.as_deref(), taken)?;
-                let (_, free) = pool.space()?;
-                if !pool.is_own_mount && taken > free {
-                    let path = pool.path().to_owned();
-                    return Err(PoolError::Full { path, asked: taken, free });
-                }
+                pool.demand_room(taken, taken)?;
                 Some(lock)
             }
         };
@@ -259,10 +248,11 @@ impl ImageWriter<'_> {
             pool.own(user, cid)?;
         }
         step();
-        self.file.appear(&path_of(cid)).inspect_err(|_| drop(pool.disown(cid))).map_err(failed())?;
+        let appeared = self.file.appear(&path_of(cid));
+        let alive = appeared.inspect_err(|_| drop(pool.disown(cid))).map_err(failed())?;
         if pool.medium == Medium::Dax {
-            rustix::fs::fsync(pool.directory.fd()).map_err(|errno| failed()(errno.into()))?;
+            pool.directory.sync(IMAGES).map_err(failed())?;
         }
-        Ok((cid, Held { _alive: self.alive }))
+        Ok((cid, Held { _alive: alive }))
     }
 }

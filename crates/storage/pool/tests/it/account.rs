@@ -1,34 +1,16 @@
 //! What the pool's memory is charged to.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Place, orders, publish, was_killed};
 use farfork_pool::Pool;
 use farfork_types::CHUNK_BYTES;
 
-const CHUNKS: u32 = 16;
+use crate::child::{Orders, was_killed};
+use crate::common::Place;
 
-#[test]
-fn child() {
-    let Some((role, pool, _)) = orders() else { return };
-    if role == "write without children" {
-        ignore_children();
-    }
-    // The parent moves us to a cgroup of its own before it says go.
-    std::io::stdin().read_line(&mut String::new()).unwrap();
-    publish(&pool, CHUNKS, 7);
-}
-
-/// From now on the kernel reaps what `wait` would wait for.
-#[allow(unsafe_code)] // reason: see SAFETY
-fn ignore_children() {
-    use nix::sys::signal::{SigHandler, Signal, signal};
-    // SAFETY: installs no handler.
-    unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
-}
+/// How many chunks the child writes.
+const CHUNKS: u64 = 16;
 
 /// The bytes charged to a cgroup of either version.
 fn charged(group: &Path) -> u64 {
@@ -40,7 +22,7 @@ fn charged(group: &Path) -> u64 {
 #[test]
 fn the_pool_pays_and_not_the_writer() {
     let place = Place::new();
-    let pool = place.pool(u64::from(CHUNKS) + 4);
+    let pool = place.pool();
     let pools = pool.info().unwrap().charged_to;
     if pools.starts_with("charged to the writer") {
         println!("skipped: {pools}");
@@ -50,7 +32,8 @@ fn the_pool_pays_and_not_the_writer() {
     let writers = pools.with_file_name(format!("farfork-test-{}", std::process::id()));
     fs::create_dir(&writers).unwrap();
     let before = charged(pools);
-    let mut writer = common::child("write", pool.path(), farfork_types::Cid::NIL, None);
+    let mut writer = Orders::new("write", pool.path()).start();
+    // Before it says go.
     fs::write(writers.join("cgroup.procs"), writer.id().to_string()).unwrap();
     drop(writer.stdin.take());
     assert!(!was_killed(writer.wait().unwrap()));
@@ -58,7 +41,7 @@ fn the_pool_pays_and_not_the_writer() {
     println!("charged to the pool {pool_bytes}, to the writer {writer_bytes} bytes");
     fs::remove_dir(&writers).unwrap();
     // The kernel keeps charges in batches per processor, and settles those of the helper late.
-    assert!(pool_bytes > u64::from(CHUNKS - 1) * CHUNK_BYTES);
+    assert!(pool_bytes > (CHUNKS - 1) * CHUNK_BYTES);
     assert!(writer_bytes < 4 * CHUNK_BYTES);
     drop(pool);
     Pool::destroy(&place.path()).unwrap();
@@ -68,10 +51,8 @@ fn the_pool_pays_and_not_the_writer() {
 #[test]
 fn the_helper_is_no_child_that_its_process_notices() {
     let place = Place::new();
-    let pool = place.pool(u64::from(CHUNKS) + 4);
-    let mut writer =
-        common::child("write without children", pool.path(), farfork_types::Cid::NIL, None);
-    drop(writer.stdin.take());
+    let pool = place.pool();
+    let mut writer = Orders::new("write without children", pool.path()).start();
     assert!(!was_killed(writer.wait().unwrap()));
     assert_eq!(pool.check().unwrap().images, 1);
 }
