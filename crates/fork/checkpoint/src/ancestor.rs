@@ -231,9 +231,16 @@ mod tests {
         let placed = |address| Placed { member: 1, address, bytes: c };
         let segments = BTreeMap::from([(70 * c, placed(c)), (60 * c, placed(2 * c))]);
         let other = vec![region(c, 3 * c, Backing::Anonymous)];
-        let path = PathBuf::new();
-        let (pool, has_overlay, regions) = ((1, 2), false, vec![other, regions]);
-        (Ancestor { path, pool, has_overlay, regions, segments }, file)
+        let (mapped, has_overlay, regions) = ((1, 2), false, vec![other, regions]);
+        (Ancestor { image: some_image(), mapped, has_overlay, regions, segments }, file)
+    }
+
+    /// An image of a pool; nothing of it is read.
+    fn some_image() -> Rc<ImageFile> {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::create(directory.path(), Pool::SMALLEST_BYTES).unwrap();
+        let (cid, _held) = pool.begin(None).unwrap().publish().unwrap();
+        Rc::new(pool.find(cid).unwrap())
     }
 
     fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {
@@ -241,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_of_the_pool_is_cut_where_the_parents_regions_were() {
+    fn a_mapping_of_the_image_is_cut_where_the_parents_regions_were() {
         let (ancestor, file) = ancestor();
         let c = CHUNK_BYTES;
         let first = ancestor.regions(&region(c, 2 * c, Backing::Anonymous), 70 * c, false);
         assert_eq!(ends(&first), [(c, c + 8192), (c + 8192, 2 * c)]);
         assert_eq!((&first[0].backing, &first[1].backing), (&Backing::Anonymous, &file));
-        // The rest of the file goes on in the next window, wherever that lies in the pool.
+        // The rest of the file goes on in the next window, wherever that lies in the file.
         let second = ancestor.regions(&region(2 * c, 3 * c, Backing::Anonymous), 60 * c, false);
         assert_eq!(ends(&second), [(2 * c, 2 * c + 4096), (2 * c + 4096, 3 * c)]);
         let Backing::PrivateFile(_, offset) = second[0].backing else { unreachable!() };

@@ -90,9 +90,13 @@ impl FileHeader {
     }
 }
 
-/// Where the metadata of `bytes` lies in the file of an image with so many chunks of data.
+/// Where the metadata of `bytes` lies in the file of an image with so many chunks of data. Numbers that
+/// no file has lead beyond the end of any.
 pub fn meta_offset(bytes: u64, chunks: u64) -> u64 {
-    if META_AT + bytes <= DATA_AT { META_AT } else { DATA_AT + chunks * CHUNK_BYTES }
+    match bytes <= DATA_AT - META_AT {
+        true => META_AT,
+        false => chunks.saturating_mul(CHUNK_BYTES).saturating_add(DATA_AT),
+    }
 }
 
 /// The first bytes of the file of an image.
@@ -110,6 +114,12 @@ pub fn file_header(cid: Cid, meta_bytes: u64, chunks: u64, file_bytes: u64) -> V
         ..FileHeader::default()
     };
     header.sealed().as_bytes().to_vec()
+}
+
+/// Where the data of a model ends in the file.
+fn data_end(model: &Model) -> u64 {
+    let segments = model.stored().flat_map(|stored| &stored.segments);
+    segments.map(|part| DATA_AT + part.place + part.bytes).max().unwrap_or(DATA_AT)
 }
 
 /// Where each of so many chunks lies in the file.
@@ -213,6 +223,10 @@ impl Image {
         let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(&bytes, cid)?;
         if header.data_chunks != model.chunks() as u64 {
             return Err(damaged("its number of chunks does not match its model"));
+        }
+        if data_end(&model) > file.id.bytes {
+            // A clone would meet SIGBUS there.
+            return Err(damaged("its file ends before its data"));
         }
         let in_metadata = plan_offset as usize..(plan_offset + plan_bytes) as usize;
         let plan = bytes[in_metadata].to_vec();

@@ -240,8 +240,8 @@ impl Pool {
     /// # Errors
     /// As [`access_tables`](Pool::access_tables).
     pub fn access_version(&self, cid: Cid) -> Result<u64, PoolError> {
-        let mut sum = 0;
-        // Each of them only grows.
+        let mut sum = 0u64;
+        // Each of them only grows, unless a table is damaged.
         for writer in self.table_writers(cid)? {
             if let Some(header) = self.header(cid, &writer)? {
                 let changes = header.current.into_iter().fold(header.additions, u64::wrapping_add);
@@ -311,7 +311,7 @@ impl Pool {
     pub fn reset_access(&self, cid: Cid, dirtied: bool) -> Result<(), PoolError> {
         self.with_users_table(cid, |table| {
             for epoch in &mut table.header.current[..1 + usize::from(dirtied)] {
-                *epoch += 1;
+                *epoch = epoch.wrapping_add(1);
             }
         })
     }
@@ -325,7 +325,7 @@ impl Pool {
     }
 
     fn put_table(&self, cid: Cid, writer: &str, mut table: Table) -> Result<(), PoolError> {
-        table.header.additions += 1;
+        table.header.additions = table.header.additions.wrapping_add(1);
         let (directory, name) = (directory_of(cid), name_of(cid, writer));
         let put = self.directory.make(&directory);
         let put = put.and_then(|()| self.directory.put(&name, &table.to_bytes()));

@@ -76,41 +76,58 @@ pub fn model() -> Model {
     model
 }
 
+/// A model of one window with a page: an image with little in it.
+pub fn small_model() -> Model {
+    let mut model = model();
+    (model.objects, model.content) = Default::default();
+    model.files.truncate(4);
+    let member = &mut model.members[0];
+    member.descriptors.truncate(4);
+    let memory = &mut member.memory;
+    memory.regions.truncate(1);
+    memory.stored.windows.truncate(1);
+    memory.stored.segments = layout::segments(&memory.regions, &memory.stored.windows, 0);
+    model
+}
+
 /// Publishes a model whose stored pages have content.
 pub fn publish(pool: &Pool, model: &Model) -> Cid {
-    let mut draft = Draft::begin(pool).unwrap();
+    let mut draft = Draft::begin(pool, None).unwrap();
     draft.fit(model).unwrap();
     fill_and_publish(draft, model).cid
 }
 
 /// Publishes a draft whose stored pages get content.
 pub fn fill_and_publish(mut draft: Draft<'_>, model: &Model) -> Published {
-    let (writer, extents) = draft.room();
     let stored = model.chunk_pages();
-    let mut stored = stored.iter();
-    for extent in extents {
-        for (chunk, pages) in
-            writer.bytes_mut(*extent).chunks_mut(CHUNK_BYTES as usize).zip(stored.by_ref())
-        {
-            for page in (0..512).filter(|page| pages[page / 64] >> (page % 64) & 1 != 0) {
-                chunk[page * 4096..][..4096].fill(page as u8 | 1);
-            }
+    for (chunk, pages) in draft.data().chunks_mut(CHUNK_BYTES as usize).zip(&stored) {
+        for page in (0..512).filter(|page| pages[page / 64] >> (page % 64) & 1 != 0) {
+            chunk[page * 4096..][..4096].fill(page as u8 | 1);
         }
     }
     draft.publish(model).unwrap()
 }
 
+/// Bytes of the address space that a model stores.
+pub fn stored_bytes(model: &Model) -> u64 {
+    model.stored().flat_map(|stored| &stored.segments).map(|segment| segment.bytes).sum()
+}
+
 /// The model as an archive.
 pub fn archive() -> &'static Vec<u8> {
     static ARCHIVE: OnceLock<Vec<u8>> = OnceLock::new();
-    ARCHIVE.get_or_init(|| {
-        let directory = tempfile::tempdir().unwrap();
-        let pool = Pool::create(&directory.path().join("pool"), 12 * CHUNK_BYTES).unwrap();
-        let image = Image::read(&pool, publish(&pool, &model())).unwrap();
-        let mut bytes = Vec::new();
-        archive::write(&pool, &image, &mut bytes, &mut |_, _| ()).unwrap();
-        bytes
-    })
+    ARCHIVE.get_or_init(|| archive_of(&model()))
+}
+
+/// A model as an archive.
+pub fn archive_of(model: &Model) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(&directory.path().join("pool"), 12 * CHUNK_BYTES).unwrap();
+    let file = pool.find(publish(&pool, model)).unwrap();
+    let image = Image::read_from(&file).unwrap();
+    let mut bytes = Vec::new();
+    archive::write(&pool, &file, &image, &mut bytes, &mut |_, _| ()).unwrap();
+    bytes
 }
 
 /// Puts another model into metadata, behind all else, and makes the checksum right.

@@ -1,10 +1,9 @@
 //! Bytes that were damaged by chance or on purpose: reading them ends in an error.
 
 use farfork_image::archive::{self, ArchiveError, Reader};
-use farfork_image::format::{self, Metadata};
+use farfork_image::format::{self, DATA_AT, Image, Metadata};
 use farfork_image::model::*;
-use farfork_image::store::Draft;
-use farfork_pool::{PageBits, Pool};
+use farfork_pool::{ImageFile, PageBits, Pool};
 use farfork_types::{CHUNK_BYTES, Cid};
 use proptest::prelude::*;
 
@@ -12,8 +11,7 @@ const CID: Cid = Cid::from_bytes([7; 16]);
 
 pub fn metadata(model: &Model) -> Vec<u8> {
     let chunks = model.chunks();
-    let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
-    format::encode(model, CID, &placement, &vec![0; chunks])
+    format::encode(model, CID, &format::placement(chunks), &vec![0; chunks])
 }
 
 /// Reads an archive without a pool, as far as it goes.
@@ -26,7 +24,7 @@ fn read_archive(bytes: &[u8]) -> Result<(), ArchiveError> {
     reader.finish().map(drop)
 }
 
-fn small_pool(directory: &tempfile::TempDir) -> Pool {
+pub fn small_pool(directory: &tempfile::TempDir) -> Pool {
     Pool::create(&directory.path().join("pool"), 12 * CHUNK_BYTES).unwrap()
 }
 
@@ -39,29 +37,11 @@ fn access() -> PageBits {
 fn exported(pool: &Pool) -> (Cid, Vec<u8>) {
     let cid = crate::common::publish(pool, &crate::common::model());
     pool.add_users_bits(cid, &access()).unwrap();
-    let image = format::Image::read(pool, cid).unwrap();
+    let file = pool.find(cid).unwrap();
+    let image = Image::read_from(&file).unwrap();
     let mut bytes = Vec::new();
-    archive::write(pool, &image, &mut bytes, &mut |_, _| ()).unwrap();
+    archive::write(pool, &file, &image, &mut bytes, &mut |_, _| ()).unwrap();
     (cid, bytes)
-}
-
-/// The room of a draft is an estimate until it fits: it may be too much, or too little.
-#[test]
-fn an_image_takes_what_it_needs_whatever_was_reserved() {
-    for reserved in [0, 1, 2, 5] {
-        let directory = tempfile::tempdir().unwrap();
-        let pool = small_pool(&directory);
-        let mut draft = Draft::begin(&pool).unwrap();
-        draft.reserve(reserved).unwrap();
-        let model = crate::common::model();
-        draft.fit(&model).unwrap();
-        let made = crate::common::fill_and_publish(draft, &model);
-        assert_eq!(made.pool_bytes, 4 * CHUNK_BYTES, "{reserved} reserved");
-        assert_eq!(pool.info().unwrap().used_bytes, made.pool_bytes);
-        let image = format::Image::read(&pool, made.cid).unwrap();
-        assert_eq!((&image.model, image.damaged_chunks(&pool).unwrap()), (&model, vec![]));
-        assert_eq!(pool.bytes(image.placement[0] + 509 * 4096, 1).unwrap(), [253]);
-    }
 }
 
 #[test]
@@ -70,17 +50,17 @@ fn an_archive_brings_back_every_byte() {
     let pool = small_pool(&directory);
     let (old, bytes) = exported(&pool);
     let mut steps = Vec::new();
-    let (new, _held) =
-        archive::read(&pool, bytes.as_slice(), &mut |done, all| steps.push((done, all))).unwrap();
+    let mut progress = |done, all| steps.push((done, all));
+    let (new, _held) = archive::read(&pool, None, bytes.as_slice(), &mut progress).unwrap();
     assert_ne!(old, new);
     assert_eq!(steps, [(1, 3), (2, 3), (3, 3)]);
-    let (a, b) =
-        (format::Image::read(&pool, old).unwrap(), format::Image::read(&pool, new).unwrap());
+    let [old_file, new_file] = [old, new].map(|cid| pool.find(cid).unwrap());
+    let [a, b] = [&old_file, &new_file].map(|file| Image::read_from(file).unwrap());
     assert_eq!((&a.model, &a.sums), (&b.model, &b.sums));
-    assert_eq!(b.damaged_chunks(&pool).unwrap(), [0u64; 0]);
-    for (old, new) in a.placement.iter().zip(&b.placement) {
-        assert_eq!(pool.bytes(*old, CHUNK_BYTES).unwrap(), pool.bytes(*new, CHUNK_BYTES).unwrap());
-    }
+    assert_eq!(b.damaged_chunks(&new_file).unwrap(), [0usize; 0]);
+    assert_eq!(old_file.id.bytes, new_file.id.bytes);
+    let data = |file: &ImageFile| file.read(DATA_AT, file.id.bytes - DATA_AT).unwrap();
+    assert!(data(&old_file) == data(&new_file));
     let kept = pool.access(new).unwrap();
     assert_eq!(kept, pool.access(old).unwrap());
     assert!(kept.accessed.starts_with(&access().accessed) && kept.hot.starts_with(&access().hot));
@@ -94,19 +74,19 @@ fn an_archive_that_is_cut_off_or_changed_anywhere_leaves_nothing_in_the_pool() {
     let pool = small_pool(&directory);
     let (cid, bytes) = exported(&pool);
     pool.remove(cid).unwrap();
+    let import = |bytes: &[u8]| archive::read(&pool, None, bytes, &mut |_, _| ());
     for at in (0..bytes.len()).step_by(61).chain(bytes.len() - 20..bytes.len()) {
-        let cut = archive::read(&pool, &bytes[..at], &mut |_, _| ());
+        let cut = import(&bytes[..at]);
         assert!(
             matches!(cut, Err(ArchiveError::CutOff | ArchiveError::NotAnArchive)),
             "cut at {at}"
         );
         let mut changed = bytes.clone();
         changed[at] ^= 0x10;
-        assert!(archive::read(&pool, changed.as_slice(), &mut |_, _| ()).is_err(), "bit at {at}");
+        assert!(import(&changed).is_err(), "bit at {at}");
         assert_eq!(pool.info().unwrap().used_bytes, 0, "byte {at}");
     }
-    let longer = [bytes.as_slice(), b"x"].concat();
-    assert!(archive::read(&pool, longer.as_slice(), &mut |_, _| ()).is_err());
+    assert!(import(&[bytes.as_slice(), b"x"].concat()).is_err());
     assert_eq!(pool.check().unwrap().findings, []);
 }
 
@@ -114,12 +94,12 @@ fn an_archive_that_is_cut_off_or_changed_anywhere_leaves_nothing_in_the_pool() {
 fn an_image_whose_chunk_changed_is_not_exported() {
     let directory = tempfile::tempdir().unwrap();
     let pool = small_pool(&directory);
-    let cid = crate::common::publish(&pool, &crate::common::model());
-    let image = format::Image::read(&pool, cid).unwrap();
-    let file = std::fs::OpenOptions::new().write(true).open(pool.path()).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, b"!", image.placement[1] + 9).unwrap();
-    let result = archive::write(&pool, &image, std::io::sink(), &mut |_, _| ());
+    let file = pool.find(crate::common::publish(&pool, &crate::common::model())).unwrap();
+    let image = Image::read_from(&file).unwrap();
+    crate::file::write_at(&pool, file.id.cid, image.placement[1] + 9, b"!");
+    let result = archive::write(&pool, &file, &image, std::io::sink(), &mut |_, _| ());
     assert!(result.unwrap_err().to_string().contains("does not match its sum"));
+    assert_eq!(image.damaged_chunks(&file).unwrap(), [1]);
 }
 
 /// What is broken, and how.

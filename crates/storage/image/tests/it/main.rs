@@ -2,6 +2,7 @@
 
 mod catalog;
 mod common;
+mod file;
 mod hostile;
 mod layout;
 mod replay;

@@ -10,29 +10,44 @@ use crate::hostile::metadata;
 mod archive;
 #[path = "../../../../../fuzz/bodies/metadata.rs"]
 mod metadata_body;
+#[path = "../../../../../fuzz/bodies/pool.rs"]
+mod pool;
 #[path = "../../../../../fuzz/bodies/protocol.rs"]
 mod protocol;
 
 const CALL: &[u8] = br#"{"restore":{"pool":"/p","cid":"00112233445566778899aabbccddeeff","name":"a/b","detach":false,"same_pid":true,"inherit":[6],"requested_ns":1}}"#;
 
-/// A sound input of each target.
-fn seeds() -> [(&'static str, Vec<u8>); 4] {
-    // Every checksum of the pool made right, and a change in each area.
-    let changes: Vec<u8> = (0..7u8).flat_map(|area| [area, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0]).collect();
+/// Sound inputs of the targets, by their names.
+fn seeds() -> [(&'static str, &'static str, Vec<u8>); 5] {
     [
-        ("metadata", metadata(&common::model())),
-        ("archive", common::archive().clone()),
-        ("pool", [&[31][..], &changes].concat()),
-        ("protocol", CALL.to_vec()),
+        ("metadata", "whole", metadata(&common::model())),
+        ("archive", "whole", common::archive().clone()),
+        ("archive", "small", small_archive()),
+        ("pool", "whole", pool_changes()),
+        ("protocol", "whole", CALL.to_vec()),
     ]
+}
+
+/// The image of the pool whose files the pool's target changes.
+fn small_archive() -> Vec<u8> {
+    common::archive_of(&common::small_model())
+}
+
+/// Every checksum made right, and a change in a place of each file that means little: reserved words,
+/// a place among the pages, bits, a limit, and a name that leads elsewhere.
+fn pool_changes() -> Vec<u8> {
+    const WORDS: [u8; 7] = [6, 60, 31, 10, 10, 2, 0];
+    let record = |(file, word): (u8, u8)| [file, word, 0, 2, 0, 0, 0, 1, 0, 0, 0];
+    let records = (0..).zip(WORDS).flat_map(record);
+    [7].into_iter().chain(records).collect()
 }
 
 fn run(target: &str, bytes: &[u8]) {
     match target {
         "metadata" => metadata_body::run(bytes),
         "archive" => archive::run(bytes),
-        "protocol" => protocol::run(bytes),
-        _ => {} // the pool's target has a pool of its own, beside its corpus
+        "pool" => pool::run(bytes, small_archive),
+        _ => protocol::run(bytes),
     }
 }
 
@@ -42,9 +57,22 @@ fn seeds_for_the_fuzzer() {
         println!("nothing to do: FARFORK_FUZZ_SEEDS names no directory");
         return;
     };
-    for (target, bytes) in seeds() {
+    for (target, name, bytes) in seeds() {
         std::fs::create_dir_all(corpus.join(target)).unwrap();
-        std::fs::write(corpus.join(target).join("whole"), bytes).unwrap();
+        std::fs::write(corpus.join(target).join(name), bytes).unwrap();
+    }
+}
+
+/// One word of one file of a pool after the other, and each file cut there, with right checksums: what
+/// stands there is believed.
+#[test]
+fn a_pool_with_any_word_changed_is_read_or_refused() {
+    for file in 0..7u8 {
+        for word in 0..24 {
+            for (file, value) in [(file, 0), (file, 0xff), (file | 0x80, 0)] {
+                pool::run(&[&[3, file, word, 0][..], &[value; 8]].concat(), small_archive);
+            }
+        }
     }
 }
 
@@ -56,7 +84,7 @@ proptest! {
         length in any::<prop::sample::Index>(),
         is_cut: bool,
     ) {
-        for (target, mut bytes) in seeds() {
+        for (target, _, mut bytes) in seeds() {
             for (at, byte) in &changes {
                 let at = at.index(bytes.len());
                 bytes[at] = *byte;
