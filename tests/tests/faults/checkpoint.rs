@@ -206,9 +206,9 @@ fn into_just_enough_room() -> Outcome {
     scene.works(&["images", "rm", "a/b"])?;
     for spare in 0..4 {
         let pool = scene.pool()?;
-        let mut others = pool.begin().map_err(during("beginning an image"))?;
+        let mut others = pool.begin(None).map_err(during("beginning an image"))?;
         let taken = (free - needed) / CHUNK_BYTES - spare;
-        others.allocate(taken as u32).map_err(during("filling the pool"))?;
+        others.reserve(taken * CHUNK_BYTES).map_err(during("filling the pool"))?;
         scene.works(&call)?;
         demand(scene.free_bytes()? == spare * CHUNK_BYTES, "the image is of another size")?;
         drop(others);
@@ -229,7 +229,7 @@ fn refused_by_pool(scene: &Scene, subject: &mut Subject, more: &[&str]) -> Outco
 }
 
 fn into_a_deleted_pool() -> Outcome {
-    let scene = Scene::set(16)?;
+    let scene = Scene::set_in_directory(16)?;
     let mut subject = scene.subject("steady")?;
     let pid = subject.pid().to_string();
     std::fs::rename(scene.pool_path(), scene.directory().join("aside"))
@@ -293,6 +293,7 @@ fn tells_how_far_it_is() -> Outcome {
     let mut reported = Vec::new();
     let made = farfork_checkpoint::checkpoint(
         &pool,
+        None,
         Target::Process(subject.pid() as i32),
         CheckpointOptions::default(),
         &mut |done, all| {
