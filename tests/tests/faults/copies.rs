@@ -1,5 +1,5 @@
-//! Clones that map a copy of their image in this machine's memory, as they have to where a pool cannot
-//! be mapped privately. `FARFORK_COPY_IMAGES=true` has all other tests start their clones like that.
+//! Clones that map a copy of their image in this machine's memory, by which all policies work on every
+//! medium. `FARFORK_COPY_IMAGES=true` has all other tests start their clones like that.
 
 use std::fs;
 use std::path::Path;

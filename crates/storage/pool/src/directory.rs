@@ -186,10 +186,11 @@ impl Directory {
         }
     }
 
-    /// What a link says; `None` if it is not there.
+    /// What a link says; `None` if it is not there, and nothing if it is no link.
     pub(crate) fn read_link(&self, name: &str) -> io::Result<Option<String>> {
         match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(Errno::INVAL) => Ok(Some(String::new())),
             read => Ok(Some(read?.to_string_lossy().into_owned())),
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_spare: bool,
     /// Copy each image into local memory when its first clone starts, and map the copy. All tiering
-    /// policies then work on every medium. Always on for DAX devices, which cannot be mapped privately.
+    /// policies then work on every medium.
     #[arg(long, env = "FARFORK_COPY_IMAGES")]
     copy_images: bool,
     /// Exit after so many seconds without clones and ghosts. Default: never.

@@ -267,10 +267,15 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     let damaged = Catalog::of(&pool).repair()?;
     if damaged > 0 {
+        // Images that have just lost their names stay, so that they can be saved.
         is_sound = false;
-        println!("removed {damaged} names that were links to no image");
+        println!(
+            "removed {damaged} names that were links to no image; the next check removes images that have \
+             no name: export them by their ids before (`farfork images export`), and import them with one"
+        );
+    } else {
+        remove_unnamed(&pool)?;
     }
-    remove_unnamed(&pool)?;
     for cid in pool.images()? {
         let Ok(file) = pool.find(cid) else { continue }; // said above, or just removed
         match Image::read_from(&file).and_then(|image| image.damaged_chunks(&file)) {
