@@ -565,6 +565,7 @@ fn waits_with_no_tree() -> Outcome {
 
 /// The agent is in another PID namespace, where they have other numbers.
 fn tells_pids_as_they_are_seen() -> Outcome {
+    farfork::ghosts_possible()?;
     let mut scene = Scene::set(24)?;
     scene.agent_apart()?;
     let mut subject = scene.subject("steady")?;

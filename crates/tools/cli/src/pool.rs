@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
 use farfork_node::paths::{demand_own, make_run_directory};
-use farfork_pool::{Forgotten, Pool, PoolError, Quota, unmount_tmpfs};
+use farfork_pool::{Finding, Forgotten, Pool, PoolError, Quota, unmount_tmpfs};
 use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
@@ -262,7 +262,11 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     let report = pool.check()?;
     let mut is_sound = report.is_sound();
-    for finding in &report.findings {
+    // Pins that are left are those of clones: of a removed image, which they go on with.
+    let goes_on = |finding: &Finding| {
+        matches!(finding, Finding::StalePin { .. }) && !pool.medium().is_shared_by_kernels()
+    };
+    for finding in report.findings.iter().filter(|finding| !goes_on(finding)) {
         println!("{finding}");
     }
     let damaged = Catalog::of(&pool).repair()?;
