@@ -180,7 +180,7 @@ fn without_a_pool() -> Outcome {
     scene.strike()
 }
 
-/// Takes room from a pool until `bytes` are left.
+/// Takes room from a pool until `bytes` are left, and less than a chunk more.
 fn leave(pool: &Pool, bytes: u64) -> Outcome<ImageWriter<'_>> {
     let free = pool.info().map_err(during("looking at the pool"))?.free_bytes;
     let mut others = pool.begin(None).map_err(during("beginning an image"))?;
@@ -212,7 +212,7 @@ fn full_pool(more: &[&str]) -> Outcome {
 /// Room is taken by an estimate, which must not ask for more than there is when that is enough. What is
 /// enough is whole chunks; what of them the image does not need goes back.
 fn into_just_enough_room() -> Outcome {
-    let scene = Scene::set_in_directory(32)?;
+    let scene = Scene::set(32)?;
     let mut subject = scene.subject("steady")?;
     let pid = subject.pid().to_string();
     let call = ["checkpoint", "--name", "a/b", "--pid", &pid];

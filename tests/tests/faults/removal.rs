@@ -43,7 +43,7 @@ fn used(scene: &Scene) -> Outcome<(u64, u64)> {
 /// The memory comes back when the last clone has gone, and not before: other images that are
 /// written all the while never show in a clone.
 fn under_running_clones() -> Outcome {
-    let mut scene = Scene::set(48)?;
+    let mut scene = Scene::set(24)?;
     let free = scene.free_bytes()?;
     let agent = scene.agent()?;
     let mut parent = scene.subject("watcher")?;
@@ -60,7 +60,7 @@ fn under_running_clones() -> Outcome {
     demand(unlisted_now >= unlisted + held, format!("{unlisted_now} bytes are unlisted"))?;
     scene.fails(&["restore", "a/b"], 1, &["there is no image a/b"])?;
     let mut other = scene.subject("steady")?;
-    for round in 0..25 {
+    for round in 0..8 {
         // Up to the last chunk, and beyond.
         let pid = other.pid().to_string();
         for number in 0.. {
