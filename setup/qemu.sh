@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 readonly here=$PWD/build/qemu
 readonly archive=http://deb.debian.org/debian
 readonly keys=/usr/share/keyrings/debian-archive-keyring.gpg
-# For persistent memory, file systems with DAX, and DAX devices.
-readonly modules=(nfit nd_pmem dax_pmem device_dax ext4 xfs unix_diag)
+# For persistent memory and file systems with DAX.
+readonly modules=(nfit nd_pmem ext4 xfs unix_diag)
 
 unavailable() {
     echo "setup: $*" >&2

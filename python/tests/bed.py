@@ -135,7 +135,7 @@ class Bed:
 def pooled(place: Path, size: str) -> Iterator[Farfork]:
     """Run farfork on a pool of its own, until the end."""
     farfork = Farfork(place / "run")
-    pool = place / "pool/pool"
+    pool = place / "pool"
     farfork.do("pool", "create", pool, "--size", size)
     try:
         farfork.use_pool(pool)

@@ -90,7 +90,7 @@ def test_clones_of_one_code_share_pages_in_their_namespace_alone(teams: tuple[Te
         calls = [pool.submit(team.call, "apart", sleep=4) for team in teams for _ in range(4)]
         await_true(lambda: all(len(own) >= 2 for own in clones(platform, teams)), "clones run")
         # By namespace, by clone.
-        pages = [[pool_pages(platform, pid) for pid in own] for own in clones(platform, teams)]
+        pages = [[image_pages(platform, pid) for pid in own] for own in clones(platform, teams)]
         users = {call.result()["user"] for call in calls}
     assert len(users) == len(teams)
     for one, other in pages[0][:2], pages[1][:2]:
@@ -105,16 +105,16 @@ def clones(platform: Platform, teams: tuple[Team, Team]) -> list[list[int]]:
     return [[one["pid"] for one in there if team.name in one["image"]] for team in teams]
 
 
-def pool_pages(platform: Platform, pid: int) -> set[int]:
-    """Return which pages of the pool are mapped by a process, present or not."""
-    pool = platform.farfork.environment["FARFORK_POOL"]
-    pages: set[int] = set()
+def image_pages(platform: Platform, pid: int) -> set[tuple[str, int]]:
+    """Return which pages of which images are mapped by a process, present or not."""
+    images = platform.farfork.environment["FARFORK_POOL"] + "/images/"
+    pages: set[tuple[str, int]] = set()
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         addresses, _, offset, _, _, *path = line.split(maxsplit=5)
-        if path == [pool]:
+        if path and path[0].startswith(images):
             start, end = (int(one, 16) >> 12 for one in addresses.split("-"))
             first = int(offset, 16) >> 12
-            pages.update(range(first, first + end - start))
+            pages.update((path[0], page) for page in range(first, first + end - start))
     return pages
 
 

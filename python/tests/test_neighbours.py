@@ -1,4 +1,4 @@
-"""What a clone can reach of the file that its image lies in: nothing beside its own image.
+"""What a clone can reach of the pool that its image lies in: nothing but what it maps of its own.
 
 Attacks by functions that run native code. All of them worked once, or are variants of those that
 did.
@@ -21,21 +21,21 @@ import ctypes, os, time
 
 def attack(args):
     time.sleep(args.get("sleep", 0))
-    if "pool" not in args:
+    if "images" not in args:
         return {}
     library = ctypes.CDLL(os.path.abspath("neighbours.so"))
     report = ctypes.create_string_buffer(1 << 16)
-    library.attack(args["pool"].encode(), report, ctypes.c_size_t(len(report)))
+    library.attack(args["images"].encode(), report, ctypes.c_size_t(len(report)))
     return {"report": report.value.decode()}
 """
 
 # It cannot call the library: that attacks when it is loaded.
 IN_NODEJS = r"""
 const fs = require("fs");
-exports.main = async ({ pool, sleep }) => {
+exports.main = async ({ images, sleep }) => {
   await new Promise((go) => setTimeout(go, 1000 * (sleep || 0)));
-  if (!pool) return {};
-  fs.writeFileSync("/tmp/neighbours.of", pool);
+  if (!images) return {};
+  fs.writeFileSync("/tmp/neighbours.of", images);
   try { process.dlopen({ exports: {} }, __dirname + "/neighbours.so"); } catch { }
   return { report: fs.readFileSync("/tmp/neighbours.report", "utf8") };
 };
@@ -93,17 +93,17 @@ def test_a_function_reaches_no_other_image(
     attacked: Platform, library: bytes, kind: str, name: str, source: str
 ) -> None:
     function = kind.split(":", maxsplit=1)[0]
-    pool = attacked.farfork.environment["FARFORK_POOL"]
+    images = attacked.farfork.environment["FARFORK_POOL"] + "/images/"
     code = archive({name: source, "neighbours.so": library})
     assert deploy(attacked, function, code, kind=kind, memory=256).status == 200
     # A runtime's first instance may be a clone of what all of its kind have in common.
-    check(attacked.good(function, pool=pool))
+    check(attacked.good(function, images=images))
     for _ in range(17):
         attacked.good(function)
     seen = set()
 
     def have_all_tried() -> bool:
-        for one in clones_of(attacked, function, pool=pool):
+        for one in clones_of(attacked, function, images=images):
             assert check(one) > 0
             seen.add(annotation(one, "startKind"))
         return seen == {"clone", "ghost"}

@@ -81,7 +81,7 @@ def test_clones_wait_as_if_served_once_their_pages_are_promoted(
     pid, pool = clone.said["pid"], bed.farfork.environment["FARFORK_POOL"]
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     # What the init leaves in its window is not the image's.
-    ranges = [line.split()[0] for line in maps if line.endswith(pool)]
+    ranges = [line.split()[0] for line in maps if f" {pool}/images/" in line]
     ranges = [one for one in ranges if not one.startswith("4f")]
     promoted = bed.farfork.json("promote", pid, *ranges)
     assert promoted["promoted_pages"] > 1000

@@ -32,7 +32,7 @@ echo "=== the wheel, in a virtual environment"
 "$place/venv/bin/pip" install --quiet --no-index --disable-pip-version-check "$wheel"
 cd "$place"
 venv/bin/python -c 'import farfork, snapshot_restore_py' || fail "the package cannot be imported"
-export FARFORK_RUN=$place/run FARFORK_POOL=$place/pool/pool
+export FARFORK_RUN=$place/run FARFORK_POOL=$place/pool
 venv/bin/farfork pool create "$FARFORK_POOL" --size 512M
 mkdir -m 711 state
 venv/bin/farfork serve --state state --listen 127.0.0.1:0 --nodes 1 --node-memory 1G >said 2>log </dev/null &

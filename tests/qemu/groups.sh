@@ -84,13 +84,13 @@ delegate_nothing() {
 # farfork reports that, and leaves nothing behind.
 contained() {
     mkdir "$all/container"
-    "$FARFORK_BIN" pool create /tmp/contained/pool --size 64M
+    "$FARFORK_BIN" pool create /tmp/contained-pool --size 64M
     # Only this group is to be seen.
     said=$(sh -c "echo \$\$ >$all/container/cgroup.procs && exec unshare --cgroup --mount sh -c \"
-        umount $all && mount -t cgroup2 cgroup $all && FARFORK_POOL=/tmp/contained/pool \
+        umount $all && mount -t cgroup2 cgroup $all && FARFORK_POOL=/tmp/contained-pool \
         timeout 60 $FARFORK_BIN serve --state /tmp/contained-state --listen 127.0.0.1:0 --node-memory 512M\"" 2>&1) &&
         return 1
-    "$FARFORK_BIN" pool destroy /tmp/contained/pool
+    "$FARFORK_BIN" pool destroy /tmp/contained-pool
     rmdir "$all/container"
     case $said in
         *"limit the memory of node1 by a cgroup"*"move them to another group in it"*) ;;

@@ -26,15 +26,13 @@ ip link set lo up
 while read -r module; do insmod "/modules/$module" || true; done </modules/order
 echo "GUEST $(uname -r)"
 
-# A file system on the persistent memory that is mapped directly, a device of the rest, and far memory.
+# A file system on the persistent memory that is mapped directly, and far memory.
 media() {
     mkdir -p /mnt/dax /mnt/far
     # Extents that begin at multiples of 2 MiB can be mapped by one entry of a page table each.
     ndctl create-namespace --force --reconfig=namespace0.0 --mode=fsdax >/dev/null &&
         mkfs.ext4 -q -b 4096 -E stride=512,stripe_width=512 /dev/pmem0 &&
         mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax || echo "GUEST FAILED: no DAX file system"
-    ndctl create-namespace --force --reconfig=namespace1.0 --mode=devdax >/dev/null &&
-        [ -c /dev/dax1.0 ] || echo "GUEST FAILED: no DAX device"
     mount -t tmpfs -o huge=always,mpol=bind:1,size=900m far /mnt/far
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 set -eu
-# What is shown in a guest, by the tests that run everywhere else: a pool on a DAX file system, one on
-# a DAX device, and one in the memory of a NUMA node without processors.
+# What is shown in a guest, by the tests that run everywhere else: a pool on a DAX file system, and one in
+# the memory of a NUMA node without processors.
 programs=/farfork/debug/deps/programs
 faults=/farfork/debug/deps/faults
 export FARFORK_RUN=/tmp/run
@@ -34,32 +34,10 @@ doctor || echo "SCENE FAILED: doctor"
 
 # Everything that clones do to their memory; nothing that looks at locks: see docs/reference/what-is-carried.md#locked-memory.
 export FARFORK_TEST_MEDIUM=/mnt/dax FARFORK_TEST_MEDIUM_SIZE=700M FARFORK_TEST_MEDIUM_NAME=dax
-tests dax "$faults" media::
+tests dax "$faults" media:: copies::
 tests dax "$programs" clone_of_clone::dontneed_after_munlock clone_of_clone::mremap_grow \
     clone_twice::cow_file_private clone_twice::fork_after kill_restore_same_pid::brk_grow \
     clone_on_other_node::two_mib_edges
-
-# A device holds one pool at a time, and clones map copies of its images.
-export FARFORK_TEST_MEDIUM=/dev/dax1.0 FARFORK_TEST_MEDIUM_NAME=device
-tests device "$faults" media:: copies::
-tests device "$programs" clone_of_clone::dontneed_after_munlock clone_twice::cow_file_private \
-    tiers::brk_grow clone_on_other_node::two_mib_edges
-# WORDS COMMAND...: fails, and says why.
-refuses() {
-    local words=$1 said
-    shift
-    said=$("$@" 2>&1) && return 1
-    case $said in *"$words"*) ;; *) echo "$said" && return 1 ;; esac
-}
-device() {
-    local pool="/farfork/debug/farfork pool" at=/dev/dax1.0
-    refuses 'the device is smaller' $pool create "$at" --size 1G &&
-        refuses 'none whose memory is mapped directly' $pool create /dev/null --size 64M &&
-        $pool create "$at" --size 512M && refuses 'destroy that first' $pool create "$at" --size 512M &&
-        $pool check "$at" && $pool destroy "$at" && [ -c "$at" ] && refuses 'is not a farfork pool' $pool info "$at"
-}
-echo "SCENE device"
-device || echo "SCENE FAILED: device"
 
 export FARFORK_TEST_MEDIUM=/mnt/far FARFORK_TEST_MEDIUM_NAME=tmpfs FARFORK_TEST_MEDIUM_NODE=1
 tests far "$faults" media::

@@ -1,7 +1,7 @@
 #!/bin/bash
 set -euo pipefail
 # Tests farfork with hardware and kernels that this machine lacks, in guests of QEMU with Debian kernels:
-# `media` has persistent memory with a DAX file system, a DAX device, and a NUMA node without processors;
+# `media` has persistent memory with a DAX file system, and a NUMA node without processors;
 # `groups` has only cgroup v2. Guests are emulated (TCG), so that this works on any machine. It takes
 # minutes. The tests are in media.sh and groups.sh. $FARFORK_QEMU_SCENES names one of them, and the
 # arguments name the suites whose newest kernels are used.
@@ -115,7 +115,7 @@ pack_platform() {
 # Hardware and kernel command line of a guest.
 hardware() {
     case $1 in
-        # Two nodes, the second without processors, and 1 GiB and 768 MiB of persistent memory.
+        # Two nodes, the second without processors, and 1 GiB of persistent memory.
         media)
             options=(
                 -machine "q35,nvdimm=on,accel=tcg" -m "3G,slots=4,maxmem=8G"
@@ -123,8 +123,6 @@ hardware() {
                 -object memory-backend-ram,id=far,size=1G -numa node,memdev=far
                 -object memory-backend-ram,id=persistent,size=1G
                 -device nvdimm,id=nvdimm,memdev=persistent,node=0
-                -object memory-backend-ram,id=device,size=768M
-                -device nvdimm,id=nvdimm2,memdev=device,node=0
             )
             words=
             ;;

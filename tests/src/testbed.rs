@@ -26,8 +26,7 @@ const TMPFS_OPTIONS: &str = "huge=always,size=7g,mode=0755";
 /// both stand behind this one's, and the second one says that it has another boot.
 pub const OTHER_NODES: [&str; 2] = ["n2", "n3"];
 
-/// The variable that names a directory for pools, instead of a tmpfs mounted for each, or a device that
-/// holds one at a time.
+/// The variable that names a directory for pools, instead of a tmpfs mounted for each.
 pub const MEDIUM: &str = "FARFORK_TEST_MEDIUM";
 /// The variable that says how large pools in there may be, as `farfork pool create` takes it.
 const MEDIUM_SIZE: &str = "FARFORK_TEST_MEDIUM_SIZE";
@@ -62,23 +61,8 @@ pub fn possible() -> Outcome {
 }
 
 /// Where [`MEDIUM`] says that pools are made.
-pub struct Place(PathBuf);
-
-impl Place {
-    /// The path of a pool: in the directory, or the device itself.
-    pub fn pool(&self, name: &str) -> PathBuf {
-        if self.0.is_dir() { self.0.join(name) } else { self.0.clone() }
-    }
-
-    /// The directory, if it is one.
-    pub fn directory(&self) -> Option<&Path> {
-        Some(self.0.as_path()).filter(|place| place.is_dir())
-    }
-}
-
-/// The place of [`MEDIUM`].
-pub fn medium() -> Option<Place> {
-    std::env::var_os(MEDIUM).map(|place| Place(place.into()))
+pub fn medium() -> Option<PathBuf> {
+    std::env::var_os(MEDIUM).map(PathBuf::from)
 }
 
 /// The pool of this test binary, made on first use.
@@ -94,7 +78,7 @@ fn make_pool() -> Result<PathBuf, String> {
     let size = std::env::var(MEDIUM_SIZE).unwrap_or_else(|_| POOL_SIZE.to_owned());
     let name = format!("farfork-tests-{}", std::process::id());
     let path = match medium() {
-        Some(place) => place.pool(&name),
+        Some(place) => place.join(name),
         None => mount_tmpfs()?.join(name),
     };
     create(&path, &size).map_err(|trouble| format!("{trouble:?}"))?;
@@ -115,7 +99,7 @@ fn create(path: &Path, size: &str) -> Outcome {
     let mut command = farfork::command(&["pool", "create"])?;
     command.arg(path).args(["--size", size]);
     farfork::must_run(command)?;
-    if path.exists() {
+    if path.is_dir() {
         return Ok(());
     }
     Err(Trouble::during("farfork pool create", format!("made no {}", path.display())))
@@ -159,7 +143,7 @@ fn start_agent(pool: &Path, name: &str, has_other_boot: bool) -> Outcome<Child> 
         .map_err(|error| Trouble::during("starting another node", error))
 }
 
-/// Waits until the agent is in the pool's table of nodes.
+/// Waits until the agent has registered in the pool.
 fn await_node(pool: &Path, name: &str) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {

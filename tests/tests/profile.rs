@@ -83,7 +83,7 @@ impl Scene {
     }
 
     fn access(&self) -> Outcome<Access> {
-        let bits = during("reading the tables", self.pool.access(self.image.extents.cid))?;
+        let bits = during("reading the tables", self.pool.access(self.image.id.cid))?;
         Ok(Access::from(bits))
     }
 
@@ -448,7 +448,7 @@ fn by_itself(name: &str, more: &[&str], work: impl FnOnce(&Scene) -> Outcome) ->
 fn remember(scene: &Scene, node: &str, is_remembered: bool) -> Outcome {
     // A page that no clone touches.
     let bits = PageBits { accessed: vec![1], dirtied: vec![1], hot: vec![1] };
-    during("adding bits", scene.pool.add_users_bits(scene.image.extents.cid, &bits))?;
+    during("adding bits", scene.pool.add_users_bits(scene.image.id.cid, &bits))?;
     // The first learns of the epoch.
     let _clones = [scene.clone_with(&["--node", node])?, scene.clone_with(&["--node", node])?];
     let access = scene.access()?;

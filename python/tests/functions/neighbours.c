@@ -1,9 +1,9 @@
-/* Tries to reach what lies beside the image in the file that a clone maps: other tenants' images.
+/* Tries to reach more of a pool than what a clone maps of its own image: other tenants' images.
  *
  *   cc -shared -fPIC -O1 -pthread -o neighbours.so neighbours.c
  *
- * attack(file, report, bytes) appends a line for each way in which a mapping of `file` grew or showed
- * another part of it, and ends with "tried N". Each attempt is made in a process of its own. Loaded by a
+ * attack(images, report, bytes) appends a line for each way in which a mapping of a file below `images`
+ * grew or showed another part of it, and ends with "tried N". Each attempt is made in a process of its own. Loaded by a
  * program that cannot call it (Node.js), it takes its arguments from /tmp/neighbours.of and answers in
  * /tmp/neighbours.report.
  */
@@ -38,7 +38,7 @@ struct attempt {
     int way, kind;
 };
 
-static const char *file;
+static const char *images;
 
 static int mappings(struct mapping *all, int most)
 {
@@ -52,7 +52,7 @@ static int mappings(struct mapping *all, int most)
             continue;
         m->is_readable = perms[0] == 'r';
         m->is_executable = perms[2] == 'x';
-        m->is_file = strcmp(path, file) == 0;
+        m->is_file = strncmp(path, images, strlen(images)) == 0;
         count++;
     }
     if (maps)
@@ -60,7 +60,7 @@ static int mappings(struct mapping *all, int most)
     return count;
 }
 
-/* The bytes of the file that are mapped: more of them is success. */
+/* The bytes of images that are mapped: more of them is success. */
 static uint64_t mapped_bytes(void)
 {
     static struct mapping all[20000];
@@ -150,7 +150,7 @@ static void *mover(void *argument)
     return NULL;
 }
 
-/* One thread moves a page of the file to X while another grows what was anonymous at X. */
+/* One thread moves a page of the image to X while another grows what was anonymous at X. */
 static void race(const struct mapping *of)
 {
     uint64_t before = mapped_bytes();
@@ -192,7 +192,7 @@ static void try(const struct attempt *attempt)
     }
 }
 
-/* Whether more of the file is mapped afterwards, or other parts of it; -1 if the attempt was the last. */
+/* Whether more of an image is mapped afterwards, or other parts of it; -1 if the attempt was the last. */
 static int succeeds(const struct attempt *attempt)
 {
     int status;
@@ -213,7 +213,7 @@ int attack(const char *of, char *report, size_t bytes)
     static struct mapping all[20000], ours[MOST];
     int tried = 0, count = 0;
     size_t used = 0;
-    file = of;
+    images = of;
     report[0] = 0;
     for (int i = 0, n = mappings(all, 20000); i < n && count < MOST; i++)
         if (all[i].is_file && all[i].is_readable)

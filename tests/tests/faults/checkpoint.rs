@@ -6,13 +6,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farfork_checkpoint::{CheckpointOptions, Target};
+use farfork_image::format;
+use farfork_pool::{ImageWriter, Pool};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork};
-use farfork_types::CHUNK_BYTES;
+use farfork_types::{CHUNK_BYTES, align_down};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Case;
+use crate::restore::image;
 use crate::scene::{PATIENCE, Scene, await_until, demand, during, failed_in_words};
 
 pub const CASES: &[Case] = &[
@@ -177,24 +180,37 @@ fn without_a_pool() -> Outcome {
     scene.strike()
 }
 
+/// Takes room from a pool until `bytes` are left, and less than a chunk more.
+fn leave(pool: &Pool, bytes: u64) -> Outcome<ImageWriter<'_>> {
+    let free = pool.info().map_err(during("looking at the pool"))?.free_bytes;
+    let mut others = pool.begin(None).map_err(during("beginning an image"))?;
+    others.reserve(align_down(free - bytes, CHUNK_BYTES)).map_err(during("filling the pool"))?;
+    Ok(others)
+}
+
 fn into_a_full_pool() -> Outcome {
-    let scene = Scene::set(4)?;
-    let mut subject = scene.subject("steady")?;
-    refused_by_pool(&scene, &mut subject, &[])?;
-    subject.must_pass()?;
-    scene.strike()
+    full_pool(&[])
 }
 
 /// The process must not be lost for an image that is not there.
 fn into_a_full_pool_with_kill() -> Outcome {
-    let scene = Scene::set(4)?;
+    full_pool(&["--kill"])
+}
+
+fn full_pool(more: &[&str]) -> Outcome {
+    let scene = Scene::set(16)?;
     let mut subject = scene.subject("steady")?;
-    refused_by_pool(&scene, &mut subject, &["--kill"])?;
+    let pool = scene.pool()?;
+    let others = leave(&pool, CHUNK_BYTES)?;
+    refused_by_pool(&scene, &mut subject, more)?;
+    drop(others);
+    scene.checkpoint(&subject, "a/b")?;
     subject.must_pass()?;
     scene.strike()
 }
 
-/// Room is taken by an estimate, which must not ask for more than there is when that is enough.
+/// Room is taken by an estimate, which must not ask for more than there is when that is enough. What is
+/// enough is whole chunks; what of them the image does not need goes back.
 fn into_just_enough_room() -> Outcome {
     let scene = Scene::set(32)?;
     let mut subject = scene.subject("steady")?;
@@ -203,14 +219,18 @@ fn into_just_enough_room() -> Outcome {
     let free = scene.free_bytes()?;
     scene.works(&call)?;
     let needed = free - scene.free_bytes()?;
+    let (_, made) = image(&scene)?;
+    let enough = format::DATA_AT + made.placement.len() as u64 * CHUNK_BYTES;
     scene.works(&["images", "rm", "a/b"])?;
+    let pool = scene.pool()?;
+    let others = leave(&pool, enough - CHUNK_BYTES)?;
+    scene.fails(&call, 1, &["no space", "images rm"])?;
+    drop(others);
     for spare in 0..4 {
-        let pool = scene.pool()?;
-        let mut others = pool.begin().map_err(during("beginning an image"))?;
-        let taken = (free - needed) / CHUNK_BYTES - spare;
-        others.allocate(taken as u32).map_err(during("filling the pool"))?;
+        let others = leave(&pool, enough + spare * CHUNK_BYTES)?;
+        let before = scene.free_bytes()?;
         scene.works(&call)?;
-        demand(scene.free_bytes()? == spare * CHUNK_BYTES, "the image is of another size")?;
+        demand(before - scene.free_bytes()? == needed, "the image is of another size")?;
         drop(others);
         scene.works(&["images", "rm", "a/b"])?;
     }
@@ -229,7 +249,7 @@ fn refused_by_pool(scene: &Scene, subject: &mut Subject, more: &[&str]) -> Outco
 }
 
 fn into_a_deleted_pool() -> Outcome {
-    let scene = Scene::set(16)?;
+    let scene = Scene::set_in_directory(16)?;
     let mut subject = scene.subject("steady")?;
     let pid = subject.pid().to_string();
     std::fs::rename(scene.pool_path(), scene.directory().join("aside"))
@@ -293,6 +313,7 @@ fn tells_how_far_it_is() -> Outcome {
     let mut reported = Vec::new();
     let made = farfork_checkpoint::checkpoint(
         &pool,
+        None,
         Target::Process(subject.pid() as i32),
         CheckpointOptions::default(),
         &mut |done, all| {

@@ -1,5 +1,5 @@
-//! Clones that map a copy of their image in this machine's memory, as they have to where a pool cannot
-//! be mapped privately. `FARFORK_COPY_IMAGES=true` has all other tests start their clones like that.
+//! Clones that map a copy of their image in this machine's memory, by which all policies work on every
+//! medium. `FARFORK_COPY_IMAGES=true` has all other tests start their clones like that.
 
 use std::fs;
 use std::path::Path;
@@ -43,13 +43,12 @@ fn pids(scene: &Scene) -> Outcome<Vec<u32>> {
     Ok(all.iter().filter_map(|clone| clone["pid"].as_u64()).map(|pid| pid as u32).collect())
 }
 
-/// How many mappings of a process are of the pool's file, and of copies of images in it.
+/// How many mappings of a process are of images in the pool, and of copies of such.
 fn mapped(scene: &Scene, pid: u32) -> Outcome<(usize, usize)> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(during("reading maps"))?;
-    let pool = scene.pool_path().display().to_string();
-    let copy = format!("/memfd:farfork:{pool} (deleted)");
-    let copies = maps.lines().filter(|line| line.ends_with(&copy)).count();
-    Ok((maps.lines().filter(|line| line.ends_with(&pool)).count(), copies))
+    let count = |what: &str| maps.lines().filter(|line| line.contains(what)).count();
+    let images = format!("{}/images/", scene.pool_path().display());
+    Ok((count(&format!(" {images}")), count("/memfd:farfork:")))
 }
 
 /// Inodes of the copies that a process has open.

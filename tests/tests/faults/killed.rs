@@ -1,6 +1,7 @@
 //! A checkpointer that is killed: at every step of its work, and at any moment. The process that
 //! it held goes on as if nothing had happened.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
@@ -10,7 +11,7 @@ use farfork_checkpoint::{CheckpointOptions, Target};
 use farfork_pool::{Pool, failpoint};
 use farfork_sys::freezer::Freezer;
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, farfork};
+use farfork_tests::{Outcome, farfork, testbed};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 
@@ -29,8 +30,8 @@ pub fn act() -> Option<ExitCode> {
         failpoint::happen_after(step, Some(event));
     }
     let target = Target::Process(pid);
-    let made =
-        farfork_checkpoint::checkpoint(&pool, target, CheckpointOptions::default(), &mut |_, _| {});
+    let options = CheckpointOptions::default();
+    let made = farfork_checkpoint::checkpoint(&pool, None, target, options, &mut |_, _| {});
     let is_left = failpoint::happen_after(0, None);
     Some(match made {
         Ok(_) if is_left => ExitCode::from(TOO_FEW_STEPS),
@@ -112,6 +113,25 @@ pub fn mapped_bytes(subject: &Subject) -> u64 {
     maps.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
+/// An image that is not published goes with its checkpointer, and nothing has to look for it.
+fn leaves_nothing(scene: &Scene, free: u64) -> Outcome {
+    let names = |of: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(scene.pool_path().join(of)).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    // One that had its place already: `pool check` removes it, since it has no name.
+    let published =
+        names("images").iter().filter_map(|path| path.metadata().ok()).collect::<Vec<_>>();
+    let held: u64 = published.iter().map(|found| found.blocks() * 512).sum();
+    // Pages that the kernel was just giving to it go with the last thread of the killed one.
+    await_until("what was written is gone", || {
+        scene.free_bytes().is_ok_and(|now| now + held == free)
+    })?;
+    // Where files can be without a name, there is nothing to be swept.
+    let left = names("new");
+    demand(left.is_empty() || testbed::medium().is_some(), format!("files stay: {left:?}"))
+}
+
 fn at_every_step() -> Outcome {
     let scene = Scene::set(32)?;
     let free = scene.free_bytes()?;
@@ -122,6 +142,7 @@ fn at_every_step() -> Outcome {
         let status = child.wait().map_err(during("waiting for a checkpointer"))?;
         let killed = was_killed(status, step)?;
         verify(&mut subject, step)?;
+        leaves_nothing(&scene, free)?;
         if !killed {
             println!("{step} steps");
             break;

@@ -4,6 +4,7 @@
 mod agent;
 mod checkpoint;
 mod copies;
+mod damage;
 mod endurance;
 mod frozen;
 mod gateway;
@@ -41,6 +42,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("agent", agent::CASES),
     ("checkpoint", checkpoint::CASES),
     ("copies", copies::CASES),
+    ("damage", damage::CASES),
     ("endurance", endurance::CASES),
     ("frozen", frozen::CASES),
     ("gateway", gateway::CASES),

@@ -11,6 +11,7 @@ use farfork_tests::{Outcome, Trouble, testbed};
 use farfork_types::CHUNK_BYTES;
 
 use crate::Case;
+use crate::restore::image_file;
 use crate::scene::{PATIENCE, Scene, await_until, demand, during, fail};
 
 pub const CASES: &[Case] = &[
@@ -97,8 +98,8 @@ fn end(scene: Scene, mut parent: Subject, mut clone: Subject) -> Outcome {
 fn tells_of_no_faults() -> Outcome {
     let (scene, parent) = stage()?;
     let medium = scene.pool()?.medium();
-    if medium.tells_of_faults() || !medium.maps_privately() {
-        let why = "on tmpfs, where copies of images lie too, there are faults of kind MINOR";
+    if medium.tells_of_faults() {
+        let why = "on tmpfs there are faults of kind MINOR";
         return Err(Trouble::Skipped(why.into()));
     }
     for tiering in ["moa", "hybrid", "copy"] {
@@ -144,31 +145,29 @@ fn number(json: &str, key: &str) -> u64 {
 
 /// What the medium has no room for is an error in words, and nothing is lost.
 fn is_smaller_than_its_pool() -> Outcome {
-    let Some(medium) = testbed::medium() else {
+    let Some(place) = testbed::medium() else {
         return Err(Trouble::Skipped("a test of the pool's own does this on tmpfs".into()));
     };
-    let Some(place) = medium.directory() else {
-        return Err(Trouble::Skipped("a pool on a device is never larger than that".into()));
-    };
-    let room = rustix::fs::statvfs(place).map_err(during("looking at the medium"))?;
+    let room = rustix::fs::statvfs(&place).map_err(during("looking at the medium"))?;
     let chunks = room.f_bavail * room.f_frsize / CHUNK_BYTES;
     let path = place.join(format!("large-{}", std::process::id()));
     let pool = Pool::create(&path, (chunks + 64) * CHUNK_BYTES).map_err(during("making a pool"))?;
-    let outcome = overfill(&pool, chunks as u32);
+    let outcome = overfill(&pool, chunks);
     drop(pool);
     Pool::destroy(&path).map_err(during("destroying the pool"))?;
     outcome
 }
 
-fn overfill(pool: &Pool, chunks: u32) -> Outcome {
-    let mut writer = pool.begin().map_err(during("beginning an image"))?;
-    match writer.allocate(chunks + 32) {
-        Err(PoolError::MediumFull { .. }) => {}
+fn overfill(pool: &Pool, chunks: u64) -> Outcome {
+    let mut writer = pool.begin(None).map_err(during("beginning an image"))?;
+    match writer.reserve((chunks + 32) * CHUNK_BYTES) {
+        Err(PoolError::Full { .. } | PoolError::MediumFull { .. }) => {}
         other => return fail(format!("expected a full medium, saw {other:?}")),
     }
     let info = pool.info().map_err(during("looking at the pool"))?;
-    demand(info.used_bytes == 0, format!("chunks were lost: {info:?}"))?;
-    writer.allocate(2).map_err(during("taking two chunks"))?;
+    demand(info.images.is_empty(), format!("there is an image: {info:?}"))?;
+    demand(info.free_bytes > (chunks - 1) * CHUNK_BYTES, format!("space is lost: {info:?}"))?;
+    writer.reserve(2 * CHUNK_BYTES).map_err(during("taking two chunks"))?;
     drop(writer);
     let report = pool.check().map_err(during("checking the pool"))?;
     demand(report.findings.is_empty(), format!("{report:?}"))
@@ -193,7 +192,8 @@ fn lies_on_its_node() -> Outcome {
     let far = format!("N{}", setting(NODE)?);
     let (scene, parent) = stage()?;
     let (clone, pid) = watching(&scene, &[])?;
-    let file = format!("file={}", scene.pool_path().display());
+    let (_, file) = image_file(&scene)?;
+    let file = format!("file={}", file.display());
     let mut pages = BTreeMap::new();
     // It has its pages dropped now and then.
     await_until("a chunk is mapped", || {

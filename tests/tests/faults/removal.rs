@@ -3,6 +3,7 @@
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork};
 use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
 
 use crate::Case;
 use crate::pages::parent_of;
@@ -31,23 +32,35 @@ fn pin_descriptors(agent: u32) -> usize {
     targets.filter(|target| target.to_string_lossy().contains(".pins/")).count()
 }
 
-/// The chunks come back when the last clone has gone, and not before: other images that are
+/// Bytes of the pool that are taken, and those of them that no listed image has.
+fn used(scene: &Scene) -> Outcome<(u64, u64)> {
+    let said = scene.works(&["pool", "info", "--json"])?;
+    let info: Value = serde_json::from_str(&said).map_err(during("reading pool info"))?;
+    let number = |key: &str| info[key].as_u64().unwrap_or(u64::MAX);
+    Ok((number("used_bytes"), number("unlisted_bytes")))
+}
+
+/// The memory comes back when the last clone has gone, and not before: other images that are
 /// written all the while never show in a clone.
 fn under_running_clones() -> Outcome {
-    let mut scene = Scene::set(48)?;
+    let mut scene = Scene::set(24)?;
     let free = scene.free_bytes()?;
     let agent = scene.agent()?;
     let mut parent = scene.subject("watcher")?;
     scene.checkpoint(&parent, "a/b")?;
     let held = free - scene.free_bytes()?;
+    let (used_by_all, unlisted) = used(&scene)?;
     let mut clones = (0..3).map(|i| clone(&scene, i)).collect::<Outcome<Vec<_>>>()?;
     await_until("three clones run", || running(&scene) == 3)?;
     // One is the file itself.
     await_until("the agent has one lock for all three", || pin_descriptors(agent) == 2)?;
     scene.works(&["images", "rm", "a/b"])?;
+    let (now, unlisted_now) = used(&scene)?;
+    demand(now + (64 << 10) > used_by_all, format!("{now} of {used_by_all} bytes are used"))?;
+    demand(unlisted_now >= unlisted + held, format!("{unlisted_now} bytes are unlisted"))?;
     scene.fails(&["restore", "a/b"], 1, &["there is no image a/b"])?;
     let mut other = scene.subject("steady")?;
-    for round in 0..25 {
+    for round in 0..8 {
         // Up to the last chunk, and beyond.
         let pid = other.pid().to_string();
         for number in 0.. {
@@ -58,7 +71,7 @@ fn under_running_clones() -> Outcome {
                 break;
             }
         }
-        demand(free - scene.free_bytes()? >= held, "chunks of running clones were given back")?;
+        demand(free - scene.free_bytes()? >= held, "memory of running clones was given back")?;
         let listed = scene.works(&["images", "list"])?;
         for name in listed.split_whitespace().filter(|word| word.starts_with("x/")) {
             scene.works(&["images", "rm", name])?;
@@ -71,6 +84,10 @@ fn under_running_clones() -> Outcome {
     parent.must_pass()?;
     other.must_pass()?;
     await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now == free))?;
+    await_until("pool info shows it", || {
+        used(&scene)
+            .is_ok_and(|(now, unlisted)| now + held < used_by_all + (64 << 10) && unlisted < held)
+    })?;
     scene.check()?;
     let output = farfork::run(scene.command(&["images", "list"])?)?;
     demand(output.stdout.is_empty(), farfork::text(&output))?;
@@ -78,7 +95,7 @@ fn under_running_clones() -> Outcome {
 }
 
 /// With the parent's pids, no PID namespace ends with a killed init. Without an agent, too, the clone then goes
-/// on, and the chunks that it maps are not reused.
+/// on, and the memory that it maps is not given back.
 fn under_clones_without_an_agent() -> Outcome {
     for tiering in ["mow", "moa", "hybrid"] {
         let mut scene = Scene::set(48)?;

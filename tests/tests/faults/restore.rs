@@ -1,7 +1,8 @@
 //! Images that cannot be restored here, or not like this.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +26,6 @@ pub const CASES: &[Case] = &[
     ("of_damaged_metadata", of_damaged_metadata),
     ("of_damaged_pages", of_damaged_pages),
     ("of_another_version", of_another_version),
-    ("from_a_truncated_pool", from_a_truncated_pool),
     ("made_on_another_kernel", made_on_another_kernel),
     ("made_on_another_file_system", made_on_another_file_system),
     ("made_on_another_processor", made_on_another_processor),
@@ -163,26 +163,46 @@ pub fn image(scene: &Scene) -> Outcome<(Cid, Image)> {
     Ok((cid, image))
 }
 
-/// Overwrites bytes of the pool's file, which no process notices.
-pub fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome {
-    let file = OpenOptions::new().write(true).open(scene.pool_path());
-    let file = file.map_err(during("opening the pool's file"))?;
-    file.write_all_at(bytes, offset).map_err(during("writing to the pool's file"))
+/// The only image of the pool, and its file.
+pub fn image_file(scene: &Scene) -> Outcome<(Cid, PathBuf)> {
+    let (cid, _) = image(scene)?;
+    Ok((cid, scene.image_path(cid)))
+}
+
+/// The file of the only image, open for what nothing of farfork's does to it.
+pub fn writable(scene: &Scene) -> Outcome<File> {
+    let images = fs::read_dir(scene.pool_path().join("images")).into_iter().flatten().flatten();
+    let paths: Vec<PathBuf> = images.map(|entry| entry.path()).collect();
+    let [path] = &paths[..] else { return fail(format!("expected one image, saw {paths:?}")) };
+    OpenOptions::new().read(true).write(true).open(path).map_err(during("opening an image"))
+}
+
+/// Overwrites bytes of the image's file, which no process notices; what was there.
+pub fn scribble(scene: &Scene, offset: u64, bytes: &[u8]) -> Outcome<Vec<u8>> {
+    let file = writable(scene)?;
+    let mut before = vec![0; bytes.len()];
+    file.read_exact_at(&mut before, offset).map_err(during("reading an image"))?;
+    file.write_all_at(bytes, offset).map_err(during("writing to an image"))?;
+    Ok(before)
+}
+
+/// Turns all bits of a byte around.
+pub fn flip(scene: &Scene, offset: u64) -> Outcome {
+    let before = scribble(scene, offset, &[0])?;
+    scribble(scene, offset, &[!before[0]]).map(drop)
 }
 
 fn of_damaged_metadata() -> Outcome {
     let (scene, subject, agent) = stage(24)?;
     let (_, image) = image(&scene)?;
-    let at = image.extents.extents[0].offset;
-    for offset in [at + 200, image.plan_offset + 4000] {
-        let pool = scene.pool()?;
-        let before = pool.bytes(offset, 1).map_err(during("reading"))?[0];
-        scribble(&scene, offset, &[!before])?;
+    // In the header of the file, that of the metadata, the model, the plan.
+    for offset in [30, 4096 + 20, 4096 + 200, image.plan_offset + 4000] {
+        flip(&scene, offset)?;
         refused(&scene, agent, "a/b", &["is damaged", "take a new checkpoint"])?;
         scene.fails(&["images", "export", "a/b", "/tmp/farfork-x"], 1, &["is damaged"])?;
         let output = farfork::run(scene.command(&["pool", "check"])?)?;
         demand(output.status.code() == Some(1), "pool check found nothing")?;
-        scribble(&scene, offset, &[before])?;
+        flip(&scene, offset)?;
     }
     scene.check()?;
     finish(scene, subject)
@@ -207,20 +227,8 @@ fn of_damaged_pages() -> Outcome {
 
 fn of_another_version() -> Outcome {
     let (scene, subject, agent) = stage(24)?;
-    let (_, image) = image(&scene)?;
-    scribble(&scene, image.extents.extents[0].offset + 8, &(format::VERSION + 1).to_le_bytes())?;
+    scribble(&scene, 8, &(format::VERSION + 1).to_le_bytes())?;
     refused(&scene, agent, "a/b", &["has format version", "this farfork reads"])?;
-    finish(scene, subject)
-}
-
-fn from_a_truncated_pool() -> Outcome {
-    let (scene, subject, agent) = stage(24)?;
-    let file = OpenOptions::new().write(true).open(scene.pool_path());
-    let file = file.map_err(during("opening the pool's file"))?;
-    file.set_len(20 * CHUNK_BYTES).map_err(during("truncating"))?;
-    refused(&scene, agent, "a/b", &["is truncated", "make a new pool"])?;
-    scene.fails(&["pool", "check"], 1, &["is truncated"])?;
-    scene.fails(&["pool", "info"], 1, &["is truncated"])?;
     finish(scene, subject)
 }
 
@@ -230,16 +238,16 @@ fn with_model(scene: &Scene, change: impl FnOnce(&mut Model)) -> Outcome {
     let pool = scene.pool()?;
     let mut model = image.model.clone();
     change(&mut model);
-    let mut draft = Draft::begin(&pool).map_err(during("drafting"))?;
+    let mut draft = Draft::begin(&pool, None).map_err(during("drafting"))?;
     draft.fit(&model).map_err(during("drafting"))?;
-    let (writer, extents) = draft.room();
-    let to = format::chunk_offsets(extents);
-    for (from, to) in image.placement.iter().zip(to) {
-        writer.write(to, pool.bytes(*from, CHUNK_BYTES).map_err(during("reading"))?);
+    let file = pool.find(image.id.cid).map_err(during("opening the image"))?;
+    for (chunk, to) in draft.data().chunks_mut(CHUNK_BYTES as usize).enumerate() {
+        let is_sound = image.read_chunk(&file, chunk, to).map_err(during("reading"))?;
+        demand(is_sound, format!("chunk {chunk} is damaged"))?;
     }
     let cid = draft.publish(&model).map_err(during("publishing"))?.cid;
     let name = "a/other".parse().map_err(during("naming"))?;
-    let catalog = farfork_image::catalog::Catalog::open(&pool).map_err(during("naming"))?;
+    let catalog = farfork_image::catalog::Catalog::of(&pool);
     catalog.set(&name, cid).map_err(during("naming")).map(drop)
 }
 

@@ -2,6 +2,7 @@
 //! empty as it was.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +13,7 @@ use farfork_pool::{Pool, mount_tmpfs};
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
-use farfork_types::CHUNK_BYTES;
+use farfork_types::{CHUNK_BYTES, Cid};
 use rustix::mount::{UnmountFlags, unmount};
 
 /// How long anything may take that does not hang.
@@ -22,6 +23,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Scene {
     directory: PathBuf,
     pool: PathBuf,
+    /// Whether the pool is a mount of its own, as `farfork pool create` makes it.
+    is_pool_mounted: bool,
     agents: Vec<Child>,
 }
 
@@ -53,8 +56,22 @@ pub fn await_until(what: &str, mut condition: impl FnMut() -> bool) -> Outcome {
 }
 
 impl Scene {
-    /// A place with a pool of `chunks` chunks.
+    /// A place with a pool of `chunks` chunks, on a tmpfs of its own unless a medium is named.
     pub fn set(chunks: u64) -> Outcome<Scene> {
+        let scene = Scene::begin(chunks, testbed::medium().is_none())?;
+        if scene.is_pool_mounted {
+            fs::create_dir(&scene.pool).map_err(during("making a directory"))?;
+            mount_tmpfs(&scene.pool, chunks * CHUNK_BYTES).map_err(during("mounting a tmpfs"))?;
+        }
+        scene.with_pool(chunks)
+    }
+
+    /// The same with a pool that is one directory of several on its tmpfs.
+    pub fn set_in_directory(chunks: u64) -> Outcome<Scene> {
+        Scene::begin(chunks, false)?.with_pool(chunks)
+    }
+
+    fn begin(chunks: u64, is_pool_mounted: bool) -> Outcome<Scene> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("farfork-faults-{}-{number}", std::process::id());
@@ -62,13 +79,17 @@ impl Scene {
         fs::create_dir_all(&directory).map_err(during("making a directory"))?;
         mount_tmpfs(&directory, (chunks + 32) * CHUNK_BYTES).map_err(during("mounting a tmpfs"))?;
         let pool = match testbed::medium() {
-            Some(medium) => medium.pool(&format!("faults-{}-{number}", std::process::id())),
+            Some(medium) => medium.join(format!("faults-{}-{number}", std::process::id())),
             None => directory.join("pool"),
         };
-        let scene = Scene { directory, pool, agents: Vec::new() };
+        let scene = Scene { directory, pool, is_pool_mounted, agents: Vec::new() };
         fs::create_dir(scene.run_directory()).map_err(during("making a directory"))?;
-        Pool::create(&scene.pool_path(), chunks * CHUNK_BYTES).map_err(during("making a pool"))?;
         Ok(scene)
+    }
+
+    fn with_pool(self, chunks: u64) -> Outcome<Scene> {
+        Pool::create(&self.pool, chunks * CHUNK_BYTES).map_err(during("making a pool"))?;
+        Ok(self)
     }
 
     /// Everything of this test lies here.
@@ -79,6 +100,11 @@ impl Scene {
     /// Where the pool is.
     pub fn pool_path(&self) -> PathBuf {
         self.pool.clone()
+    }
+
+    /// The file of an image.
+    pub fn image_path(&self, cid: Cid) -> PathBuf {
+        self.pool.join("images").join(cid.to_string())
     }
 
     /// The pool, open.
@@ -260,10 +286,15 @@ impl Scene {
         demand(count > 0, "nothing could be declared hot")
     }
 
-    /// Free bytes of the pool.
+    /// Bytes of the pool that no image takes, removed ones included that processes still map. What nodes and
+    /// profiles write beside the images counts as free: it comes and goes.
     pub fn free_bytes(&self) -> Outcome<u64> {
         let info = self.pool()?.info().map_err(during("looking at the pool"))?;
-        Ok(info.free_bytes)
+        let beside = match self.is_pool_mounted {
+            true => beside_images(&self.pool),
+            false => info.images.iter().map(|image| image.table_bytes).sum(),
+        };
+        Ok(info.free_bytes + beside)
     }
 
     /// Nodes that pin an image, by image.
@@ -303,7 +334,8 @@ impl Scene {
         let own = self.directory.display().to_string();
         let count =
             mounts.split(' ').filter(|word| *word == own || word.starts_with(&trace)).count();
-        outcome.and(demand(count == 1, format!("mounts stay behind:\n{mounts}")))
+        let expected = 1 + usize::from(self.is_pool_mounted);
+        outcome.and(demand(count == expected, format!("mounts stay behind:\n{mounts}")))
     }
 }
 
@@ -320,10 +352,11 @@ impl Drop for Scene {
         }
         let group = self.pool().and_then(|pool| pool.info().map_err(during("looking")));
         let group = group.map(|info| info.charged_to).unwrap_or_default();
-        // A killed agent has left pins; what a test has damaged is just a file.
-        if Pool::destroy_used(&self.pool).is_err() && self.pool.is_file() {
-            let _ = fs::remove_file(&self.pool);
+        // A killed agent has left pins; what a test has damaged is just files.
+        if Pool::destroy_used(&self.pool).is_err() && !self.is_pool_mounted {
+            let _ = fs::remove_dir_all(&self.pool);
         }
+        // With what is mounted in it.
         let _ = unmount(&self.directory, UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.directory);
         // The cgroup of a pool that was damaged stays when it is unmounted.
@@ -333,11 +366,30 @@ impl Drop for Scene {
     }
 }
 
-/// Leaves out of a mount namespace what other tests have mounted: its mount points go with their
+/// Bytes of the files in a pool that are no images.
+fn beside_images(pool: &Path) -> u64 {
+    let mut bytes = 0;
+    let mut directories = vec![pool.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() && entry.file_name() != "images" => {
+                    directories.push(entry.path());
+                }
+                Ok(found) if found.is_file() => bytes += found.blocks() * 512,
+                _ => {}
+            }
+        }
+    }
+    bytes
+}
+
+/// Leaves out of a mount namespace what other tests have mounted (a pool goes
+/// with the mount that it lies in): its mount points go with their
 /// directories, in every namespace. After it comes what is run, with the scene's directory as `$0`.
 const WITHOUT_OTHERS: &str = r#"
     for at in $(cut -d ' ' -f 5 /proc/self/mountinfo); do
-        case $at in "$0" | "$0"/*) ;; */farfork-*) umount -l "$at" ;; esac
+        case $at in "$0" | "$0"/*) ;; */farfork-*) umount -l "$at" 2>/dev/null ;; esac
     done
 "#;
 

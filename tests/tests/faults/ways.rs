@@ -1,19 +1,18 @@
 //! What goes wrong with a restore, by every policy and in every place where clones begin. Tests are named
 //! `MODULE::WHAT::WAY`.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::process::Command;
 
 use farfork_image::format;
 use farfork_tests::subject::Subject;
 use farfork_tests::way::{Place, Way};
 use farfork_tests::{Outcome, farfork};
-use farfork_types::CHUNK_BYTES;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::pages::{must_be_killed, parent_of, pid_of};
-use crate::restore::{self, copy_of, image, scribble, stage, stage_with_own_file};
+use crate::restore::{self, copy_of, image, scribble, stage, stage_with_own_file, writable};
 use crate::scene::{PATIENCE, Scene, await_until, children, demand, during, fail};
 
 /// A test of each way in which clones begin.
@@ -32,7 +31,7 @@ pub const CROSSED: &[Crossed] = &[
     everywhere("is_refused_of_a_damaged_image", of_a_damaged_image, |way| {
         way.is("copy", Place::EmptyGhost)
     }),
-    everywhere("is_refused_from_a_truncated_pool", from_a_truncated_pool, |way| {
+    everywhere("is_refused_of_a_truncated_image", of_a_truncated_image, |way| {
         way.is("mow", Place::AttachedGhost)
     }),
     everywhere("is_refused_with_a_missing_file", with_a_missing_file, |way| {
@@ -130,20 +129,17 @@ fn is_refused(scene: &Scene, (way, ghost): (Way, Option<&str>), words: &[&str]) 
 fn of_a_damaged_image(way: Way) -> Outcome {
     let (scene, subject, _) = stage(24)?;
     let (_, image) = image(&scene)?;
-    let head = image.extents.extents[0].offset;
     let next = (format::VERSION + 1).to_le_bytes();
     let waits = match way.place {
         Place::AttachedGhost => None,
         _ => place(&scene, "a/b", way)?,
     };
     for (at, bytes, words) in [
-        (head + 200, None, ["is damaged", "take a new checkpoint"]),
-        (image.plan_offset + 4000, None, ["is damaged", "take a new checkpoint"]),
-        (head + 8, Some(&next[..]), ["has format version", "this farfork reads"]),
+        (4096 + 200, [0xff; 4], ["is damaged", "take a new checkpoint"]),
+        (image.plan_offset + 4000, [0xff; 4], ["is damaged", "take a new checkpoint"]),
+        (8, next, ["has format version", "this farfork reads"]),
     ] {
-        let pool = scene.pool()?;
-        let before = pool.bytes(at, 4).map_err(during("reading"))?.to_vec();
-        scribble(&scene, at, bytes.unwrap_or(&[!before[0]]))?;
+        let before = scribble(&scene, at, &bytes)?;
         match way.place {
             Place::AttachedGhost => waits_not(&scene, way, &words)?,
             _ => is_refused(&scene, (way, waits.as_deref()), &words)?,
@@ -158,24 +154,30 @@ fn of_a_damaged_image(way: Way) -> Outcome {
     restore::finish(scene, subject)
 }
 
-/// One that waits with its image does not start, either.
-fn from_a_truncated_pool(way: Way) -> Outcome {
-    let (mut scene, subject, _) = stage(24)?;
+/// One that waits with its image does not start, either: what it needs of it is gone.
+fn of_a_truncated_image(way: Way) -> Outcome {
+    let (scene, subject, _) = stage(24)?;
     let waits = place(&scene, "a/b", way)?;
-    let file = OpenOptions::new().write(true).open(scene.pool_path());
-    let file = file.map_err(during("opening the pool's file"))?;
-    file.set_len(20 * CHUNK_BYTES).map_err(during("truncating"))?;
-    let words = ["is truncated", "make a new pool"];
-    let options = way.options(waits.as_deref());
-    scene.fails(&[&["restore", "a/b"], &options[..]].concat(), 1, &words)?;
-    if way.place == Place::AttachedGhost {
-        waits_not(&scene, way, &words)?;
+    let (_, before) = image(&scene)?;
+    let file = writable(&scene)?;
+    for bytes in [before.placement[1], 100, 0] {
+        file.set_len(bytes).map_err(during("truncating"))?;
+        is_refused(&scene, (way, None), &["take a new checkpoint"])?;
+        if way.place == Place::AttachedGhost {
+            waits_not(&scene, way, &["take a new checkpoint"])?;
+        }
     }
-    // An agent that had just opened the pool, and reads beyond its end, is killed.
-    scene.kill_agent();
-    file.set_len(24 * CHUNK_BYTES).map_err(during("making it longer"))?;
-    scene.agent()?;
-    waits.map_or(Ok(()), |ghost| scene.has_no_ghost(&ghost))?;
+    if let Some(ghost) = &waits {
+        let options = way.options(Some(ghost));
+        let output = farfork::run(scene.command(&[&["restore", "a/b"], &options[..]].concat())?)?;
+        demand(!output.status.success(), farfork::text(&output))?;
+        scene.works(&["ghost", "stop", ghost]).ok();
+        scene.has_no_ghost(ghost)?;
+    }
+    scene.works(&["images", "rm", "a/b"])?;
+    // The agent serves other images as before.
+    scene.checkpoint(&subject, "a/b")?;
+    passes(&scene, begin(&scene, "a/b", way, &[])?)?;
     restore::finish(scene, subject)
 }
 

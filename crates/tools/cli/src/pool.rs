@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use farfork_image::catalog::Catalog;
 use farfork_image::format::Image;
 use farfork_node::paths::{demand_own, make_run_directory};
-use farfork_pool::{Forgotten, Pool, PoolError, Quota, unmount_tmpfs};
+use farfork_pool::{Finding, Forgotten, Pool, PoolError, Quota, unmount_tmpfs};
 use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
@@ -262,15 +262,24 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     let report = pool.check()?;
     let mut is_sound = report.is_sound();
-    for finding in &report.findings {
+    // Pins that are left are those of clones: of a removed image, which they go on with.
+    let goes_on = |finding: &Finding| {
+        matches!(finding, Finding::StalePin { .. }) && !pool.medium().is_shared_by_kernels()
+    };
+    for finding in report.findings.iter().filter(|finding| !goes_on(finding)) {
         println!("{finding}");
     }
     let damaged = Catalog::of(&pool).repair()?;
     if damaged > 0 {
+        // Images that have just lost their names stay, so that they can be saved.
         is_sound = false;
-        println!("removed {damaged} names that were links to no image");
+        println!(
+            "removed {damaged} names that were links to no image; the next check removes images that have \
+             no name: export them by their ids before (`farfork images export`), and import them with one"
+        );
+    } else {
+        remove_unnamed(&pool)?;
     }
-    remove_unnamed(&pool)?;
     for cid in pool.images()? {
         let Ok(file) = pool.find(cid) else { continue }; // said above, or just removed
         match Image::read_from(&file).and_then(|image| image.damaged_chunks(&file)) {
