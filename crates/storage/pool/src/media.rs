@@ -51,7 +51,7 @@ impl Medium {
     pub(crate) fn under(directory: impl AsFd) -> io::Result<Medium> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::openat(&directory, c".", flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => Medium::of(&File::from(file)),
+            Ok(file) => Medium::of(File::from(file)),
             Err(_) => Medium::of(&directory),
         }
     }

@@ -151,8 +151,14 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Io`].
     pub fn users(&self) -> Result<Vec<String>, PoolError> {
-        let mut users = self.directory.list(USERS).map_err(self.directory.failed("list", USERS))?;
-        users.retain(|user| self.check_user(user).is_ok());
+        let failed = || self.directory.failed("list", USERS);
+        let mut users = Vec::new();
+        for user in self.directory.list(USERS).map_err(failed())? {
+            let is_directory = self.directory.is_directory(&format!("{USERS}/{user}"));
+            if self.check_user(&user).is_ok() && is_directory.map_err(failed())? {
+                users.push(user);
+            }
+        }
         users.sort();
         Ok(users)
     }
