@@ -2,7 +2,7 @@
 //! import would compile from it.
 
 use farfork_image::format::{self, Metadata};
-use farfork_types::{CHUNK_BYTES, Cid};
+use farfork_types::Cid;
 
 const CID: Cid = Cid::from_bytes([7; 16]);
 
@@ -12,8 +12,6 @@ pub fn run(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     format::reseal(&mut sealed);
     if let Ok(read) = Metadata::parse(&sealed, CID) {
-        let chunks = read.model.chunks();
-        let placement: Vec<u64> = (1..=chunks as u64).map(|i| i * CHUNK_BYTES).collect();
-        format::encode(&read.model, CID, &placement, &read.sums);
+        format::encode(&read.model, CID, &read.sums);
     }
 }

@@ -37,6 +37,6 @@ fn known(pool: &Path, image: &str, bits: impl Fn(usize) -> PageBits) -> Outcome 
     let cid = catalog.get(&name).map_err(|error| failed(&error))?;
     let cid = cid.ok_or_else(|| Trouble::Failed(format!("no image {name}")))?;
     let image = Image::read(&pool, cid).map_err(|error| failed(&error))?;
-    let count = image.placement.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize;
+    let count = image.sums.len() * (CHUNK_BYTES / PAGE_BYTES / 64) as usize;
     pool.add_users_bits(cid, &bits(count)).map_err(|error| failed(&error))
 }

@@ -220,7 +220,7 @@ fn into_just_enough_room() -> Outcome {
     scene.works(&call)?;
     let needed = free - scene.free_bytes()?;
     let (_, made) = image(&scene)?;
-    let enough = format::DATA_AT + made.placement.len() as u64 * CHUNK_BYTES;
+    let enough = format::DATA_AT + made.sums.len() as u64 * CHUNK_BYTES;
     scene.works(&["images", "rm", "a/b"])?;
     let pool = scene.pool()?;
     let others = leave(&pool, enough - CHUNK_BYTES)?;

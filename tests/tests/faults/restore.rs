@@ -211,8 +211,8 @@ fn of_damaged_metadata() -> Outcome {
 /// Chunks are verified by `pool check` and `export`, not by each restore.
 fn of_damaged_pages() -> Outcome {
     let (scene, subject, _) = stage(24)?;
-    let (_, image) = image(&scene)?;
-    scribble(&scene, image.placement[1] + 12_345, b"!")?;
+    image(&scene)?;
+    scribble(&scene, format::chunk_offset(1) + 12_345, b"!")?;
     scene.fails(&["images", "export", "a/b", "/tmp/farfork-x"], 1, &["does not match its sum"])?;
     let leftover = fs::read_dir("/tmp").into_iter().flatten().flatten();
     let mut leftover = leftover.filter(|e| e.file_name().to_string_lossy().contains("farfork-x"));

@@ -119,7 +119,7 @@ impl Ancestor {
         let (mut segments, mut regions) = (BTreeMap::new(), Vec::new());
         for (member, process) in image.model.members.into_iter().enumerate() {
             segments.extend(process.memory.stored.segments.iter().map(|segment| {
-                let offset = segment.pool_offset(segment.address, &image.placement);
+                let offset = segment.offset(segment.address);
                 (offset, Placed { member, address: segment.address, bytes: segment.bytes })
             }));
             regions.push(process.memory.regions);
@@ -231,7 +231,7 @@ mod tests {
         let placed = |address| Placed { member: 1, address, bytes: c };
         let segments = BTreeMap::from([(70 * c, placed(c)), (60 * c, placed(2 * c))]);
         let other = vec![region(c, 3 * c, Backing::Anonymous)];
-        let (mapped, has_overlay, regions) = ((1, 2), false, vec![other, regions]);
+        let (mapped, has_overlay, regions) = (vec![(1, 2)], false, vec![other, regions]);
         (Ancestor { image: some_image(), mapped, has_overlay, regions, segments }, file)
     }
 

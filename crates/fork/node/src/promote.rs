@@ -23,7 +23,6 @@ use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::policy::pages;
 use farfork_pages::{Access, PageSet, place_of};
-use farfork_plan::sources::SourceFile;
 use farfork_restore::Sources;
 use farfork_sys::memory::{self, PAGE_FILE, PageRun};
 use farfork_sys::promote::{self, MOST_BYTES};
@@ -36,18 +35,12 @@ use crate::headroom::MemoryHeadroom;
 use crate::images::NodeImage;
 use crate::profile::members_of;
 
-/// The files that clones of an image map, and where in it each chunk of its data lies.
-struct Source<'i> {
-    sources: &'i Sources,
-    placement: &'i [u64],
-}
-
 /// One process at work on.
 struct Target<'t> {
     pid: i32,
     pagemap: File,
     maps: File,
-    source: Source<'t>,
+    sources: &'t Sources,
     headroom: MemoryHeadroom,
     done: &'t AtomicU64,
 }
@@ -94,10 +87,10 @@ pub fn promote(
     let mut sum = Promoted::default();
     for (pid, member) in members_of(pid, &read.model) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
-        let source = Source { sources: &image.attached.sources, placement: &read.placement };
+        let sources = &image.attached.sources;
         let headroom = MemoryHeadroom::of_process(pid);
         let (pagemap, maps) = (open("pagemap")?, open("maps")?);
-        let target = Target { pid, pagemap, maps, source, headroom, done };
+        let target = Target { pid, pagemap, maps, sources, headroom, done };
         for span in member.memory.mapped_spans() {
             target.span(span, pages, &mut sum)?;
         }
@@ -181,19 +174,12 @@ impl Target<'_> {
     /// Whether the clone still maps there what the image has at that place, and may write to it.
     fn is_images(&self, piece: &Range<u64>, span: MappedSpan) -> io::Result<bool> {
         let Some(found) = promote::mapping_at(&self.maps, piece.start)? else { return Ok(false) };
-        let (file, offset) = self.source.at(span, piece.start);
+        let place = span.offset() + (piece.start - span.address);
+        let (file, offset) = self.sources.at(place);
         Ok(found.is_private_writable()
             && (found.device, found.inode) == (file.device, file.inode)
             && piece.end <= found.end
             && found.offset + (piece.start - found.start) == offset)
-    }
-}
-
-impl Source<'_> {
-    /// Which file the image has at an address, and where.
-    fn at(&self, span: MappedSpan, address: u64) -> (SourceFile, u64) {
-        let place = farfork_pages::overlay::place(span, self.placement);
-        self.sources.at(place + (address - span.address))
     }
 }
 

@@ -7,7 +7,7 @@ use farfork_plan::overlay::{
     HELPED_BYTES, MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Served, Span,
 };
 use farfork_plan::{Table, window};
-use farfork_types::{CHUNK_BYTES, PAGE_BYTES, Tiering, align_down, align_up};
+use farfork_types::{PAGE_BYTES, Tiering, align_down, align_up};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::access::Access;
@@ -60,7 +60,7 @@ pub struct Overlay {
 /// plan alone suffices, or if the overlay does not fit into its window: then pages may not be where the
 /// policy wants them, but all bytes are right.
 pub fn compile(image: &Image, access: &Access, kind: OverlayKind) -> Option<Overlay> {
-    let draft = |member| Draft::compile(member, &image.placement, access, kind);
+    let draft = |member| Draft::compile(member, access, kind);
     let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
     let ahead_bytes = match kind.start {
         Start::AtOnce => leave_to_helper(&mut drafts),
@@ -113,7 +113,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn compile(member: &Member, placement: &[u64], access: &Access, kind: OverlayKind) -> Draft {
+    fn compile(member: &Member, access: &Access, kind: OverlayKind) -> Draft {
         let OverlayKind { tiering, start } = kind;
         let mut draft = Draft::default();
         let only_read = access.only_read();
@@ -124,10 +124,10 @@ impl Draft {
             }
             if treatment.is_copied {
                 let (address, bytes) = (span.address, span.bytes);
-                let place = place(span, placement);
+                let place = span.offset();
                 draft.copied.push(Served { address, bytes, place, first_page: 0 });
             }
-            draft.serve(span, placement, &treatment);
+            draft.serve(span, &treatment);
         }
         draft
     }
@@ -174,14 +174,14 @@ impl Draft {
         (self.write, self.read) = (Vec::new(), Vec::new());
     }
 
-    fn serve(&mut self, span: MappedSpan, placement: &[u64], treatment: &Treatment) {
+    fn serve(&mut self, span: MappedSpan, treatment: &Treatment) {
         let Some(local) = &treatment.local else { return };
         self.is_ahead = treatment.is_ahead;
         let pages = policy::pages(span);
         for page in local.runs(pages.clone()).flatten() {
             self.local.insert(self.pages + (page - pages.start));
         }
-        let place = place(span, placement);
+        let place = span.offset();
         match self.served.last_mut() {
             Some(last)
                 if last.address + last.bytes == span.address
@@ -220,11 +220,6 @@ impl Draft {
             watched: arena.table(&self.watched),
         }
     }
-}
-
-/// Where in the image a span lies, the chunks of its data lying at `placement`.
-pub fn place(span: MappedSpan, placement: &[u64]) -> u64 {
-    placement[(span.place / CHUNK_BYTES) as usize] + span.place % CHUNK_BYTES
 }
 
 /// Addresses of pages of `span`, neighbours joined.
@@ -301,18 +296,16 @@ mod tests {
         }
     }
 
-    const PLACEMENT: [u64; 1] = [7 * CHUNK_BYTES];
-
     fn kind(tiering: Tiering, start: Start) -> OverlayKind {
         OverlayKind { tiering, start }
     }
 
     fn draft(access: &Access, tiering: Tiering) -> Draft {
-        Draft::compile(&member(), &PLACEMENT, access, kind(tiering, Start::AtOnce))
+        Draft::compile(&member(), access, kind(tiering, Start::AtOnce))
     }
 
     fn later(access: &Access, tiering: Tiering) -> Draft {
-        Draft::compile(&member(), &PLACEMENT, access, kind(tiering, Start::Later))
+        Draft::compile(&member(), access, kind(tiering, Start::Later))
     }
 
     /// A process of so many pages from 0x100000 on, at the same place in the image as in memory.
@@ -331,8 +324,7 @@ mod tests {
         let dirtied = accessed.runs(0..u64::MAX).flatten().filter(|page| page % 2 == 1).collect();
         let access = Access { accessed, dirtied, ..Access::default() };
         let member = Member { memory, ..Member::default() };
-        let placement = [0, CHUNK_BYTES, 2 * CHUNK_BYTES];
-        Draft::compile(&member, &placement, &access, kind(Tiering::Mow, Start::AtOnce))
+        Draft::compile(&member, &access, kind(Tiering::Mow, Start::AtOnce))
     }
 
     #[test]
@@ -386,7 +378,7 @@ mod tests {
     fn a_waiting_clone_without_room_has_no_local_pages_yet() {
         let access = Access { dirtied: PageSet::from_iter([5, 6]), ..Access::default() };
         let without = kind(Tiering::Mow, Start::LaterWithoutRoom);
-        let without = Draft::compile(&member(), &PLACEMENT, &access, without);
+        let without = Draft::compile(&member(), &access, without);
         let with = later(&access, Tiering::Mow);
         assert_eq!((without.written_bytes(), with.written_bytes()), (0, 2 * PAGE_BYTES));
         assert_eq!(without.read, with.read, "which takes nothing but page tables");
@@ -395,7 +387,7 @@ mod tests {
     #[test]
     fn supplied_memory_knows_where_it_lies_in_the_pool() {
         let draft = draft(&Access::default(), Tiering::Moa);
-        let base = PLACEMENT[0] + 0x5000;
+        let base = farfork_image::layout::DATA_AT + 0x5000;
         let served = |address, bytes, first_page| Served {
             address,
             bytes,

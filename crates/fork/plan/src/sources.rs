@@ -104,6 +104,9 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]

@@ -22,6 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::compile::compile;
 use crate::error::ImageError;
+pub use crate::layout::DATA_AT;
 use crate::model::Model;
 
 /// Version of the format.
@@ -30,8 +31,6 @@ pub const VERSION: u32 = 12;
 const FILE_MAGIC: u64 = u64::from_le_bytes(*b"farforkI");
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
 
-/// Where the data begins in the file.
-pub const DATA_AT: u64 = CHUNK_BYTES;
 /// Where the metadata begins, if it fits before the data.
 const META_AT: u64 = PAGE_BYTES;
 /// An image of processes; others may come.
@@ -122,9 +121,9 @@ fn data_end(model: &Model) -> u64 {
     segments.map(|part| DATA_AT + part.place + part.bytes).max().unwrap_or(DATA_AT)
 }
 
-/// Where each of so many chunks lies in the file.
-pub fn placement(chunks: usize) -> Vec<u64> {
-    (0..chunks as u64).map(|chunk| DATA_AT + chunk * CHUNK_BYTES).collect()
+/// Where a data chunk lies in the file.
+pub const fn chunk_offset(chunk: usize) -> u64 {
+    DATA_AT + chunk as u64 * CHUNK_BYTES
 }
 
 /// First bytes of the metadata.
@@ -146,11 +145,10 @@ struct ImageHeader {
 
 const _: () = assert!(size_of::<ImageHeader>() == 88);
 
-/// Encodes an image's metadata; `placement` has the place in the file of each chunk of the model's
-/// segments and `sums` its checksum.
-pub fn encode(model: &Model, cid: Cid, placement: &[u64], sums: &[u32]) -> Vec<u8> {
+/// Encodes an image's metadata; `sums` has the checksum of each chunk.
+pub fn encode(model: &Model, cid: Cid, sums: &[u32]) -> Vec<u8> {
     let encoded = postcard::to_stdvec(model).unwrap_or_default();
-    let plan = compile(model, placement);
+    let plan = compile(model);
     let mut bytes = vec![0u8; size_of::<ImageHeader>()];
     let model_offset = append(&mut bytes, &encoded, 8);
     let sums_offset = append(&mut bytes, sums.as_bytes(), 8);
@@ -201,8 +199,6 @@ pub struct Image {
     pub plan: Vec<u8>,
     /// Checksums of the data chunks.
     pub sums: Vec<u32>,
-    /// Places of the data chunks in the file.
-    pub placement: Vec<u64>,
 }
 
 impl Image {
@@ -231,8 +227,7 @@ impl Image {
         let in_metadata = plan_offset as usize..(plan_offset + plan_bytes) as usize;
         let plan = bytes[in_metadata].to_vec();
         let plan_offset = header.meta_offset + plan_offset;
-        let placement = placement(model.chunks());
-        Ok(Image { id: file.id, model, plan_offset, plan_bytes, plan, sums, placement })
+        Ok(Image { id: file.id, model, plan_offset, plan_bytes, plan, sums })
     }
 
     /// Reads a data chunk to `to`, which has the length of one, and verifies its checksum: whether that
@@ -246,7 +241,7 @@ impl Image {
         chunk: usize,
         to: &mut [u8],
     ) -> Result<bool, ImageError> {
-        let offset = self.placement[chunk];
+        let offset = chunk_offset(chunk);
         // The last one ends where the last segment does.
         let there = self.id.bytes.saturating_sub(offset).min(CHUNK_BYTES) as usize;
         file.read_to(offset, &mut to[..there])?;
@@ -261,7 +256,7 @@ impl Image {
     pub fn damaged_chunks(&self, file: &ImageFile) -> Result<Vec<usize>, ImageError> {
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut damaged = Vec::new();
-        for chunk in 0..self.placement.len() {
+        for chunk in 0..self.sums.len() {
             if !self.read_chunk(file, chunk, &mut buffer)? {
                 damaged.push(chunk);
             }

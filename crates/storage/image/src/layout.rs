@@ -27,6 +27,9 @@ use crate::model::{Backing, Memory, Model, Region, Segment, Stored, StoredWindow
 /// quarter of the chunk.
 const FULL_BYTES: u64 = CHUNK_BYTES / 4 * 3;
 
+/// Where the chunks begin in the image's file.
+pub const DATA_AT: u64 = CHUNK_BYTES;
+
 /// First address and address after the last.
 type Span = (u64, u64);
 
@@ -179,11 +182,9 @@ impl Segment {
         self.address.saturating_add(self.bytes)
     }
 
-    /// Where `address`, which lies within it, lies in a pool in which the image's chunks are at
-    /// `placement`.
-    pub fn pool_offset(&self, address: u64, placement: &[u64]) -> u64 {
-        let place = self.place + (address - self.address);
-        placement[(place / CHUNK_BYTES) as usize] + place % CHUNK_BYTES
+    /// Where `address`, which lies within it, lies in the image's file.
+    pub fn offset(&self, address: u64) -> u64 {
+        DATA_AT + self.place + (address - self.address)
     }
 }
 
@@ -256,6 +257,13 @@ pub struct MappedSpan {
     pub place: u64,
     /// Whether the clone may write it as it starts.
     pub is_writable: bool,
+}
+
+impl MappedSpan {
+    /// Where it begins in the image's file.
+    pub fn offset(&self) -> u64 {
+        DATA_AT + self.place
+    }
 }
 
 impl Memory {

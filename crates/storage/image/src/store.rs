@@ -59,8 +59,7 @@ impl<'p> Draft<'p> {
     pub fn publish(mut self, model: &Model) -> Result<Published, ImageError> {
         let sums: Vec<u32> = self.data().chunks(CHUNK_BYTES as usize).map(crc32c::crc32c).collect();
         let cid = self.writer.cid();
-        let placement = format::placement(sums.len());
-        let metadata = format::encode(model, cid, &placement, &sums);
+        let metadata = format::encode(model, cid, &sums);
         let meta_bytes = metadata.len() as u64;
         let meta_at = format::meta_offset(meta_bytes, self.chunks);
         self.writer.reserve(meta_at + meta_bytes)?;

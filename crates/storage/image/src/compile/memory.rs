@@ -18,7 +18,7 @@ use farfork_plan::{FileRange, Op, TraitRange, What, Window, nr, traits};
 
 use super::arena::Arena;
 use super::place::Opener;
-use super::{Placement, Subject, mounts, place, shared};
+use super::{Subject, mounts, place, shared};
 use crate::model::{Backing, FileStamp, Member, Memory, Region};
 use crate::mounts::on_node;
 
@@ -74,16 +74,15 @@ struct Piece {
 
 struct Compiler<'m> {
     member: &'m Member,
-    placement: &'m Placement,
     ops: Vec<Op>,
     opener: Opener,
 }
 
-/// Compiles the memory of `subject`, whose chunks lie at `placement`.
-pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Compiled {
+/// Compiles the memory of `subject`.
+pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Compiled {
     let member = subject.member;
     let opener = Opener::new(member, arena);
-    let mut compiler = Compiler { member, placement, ops: Vec::new(), opener };
+    let mut compiler = Compiler { member, ops: Vec::new(), opener };
     if !subject.model.is_tree() {
         compiler.ops.extend(mounts::ops(&subject.model.mounts, arena));
     }
@@ -95,7 +94,7 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
         compiler.map(&piece, arena);
     }
     compiler.opener.resume(&mut compiler.ops);
-    compiler.ops.extend(shared::compile(subject, placement, arena));
+    compiler.ops.extend(shared::compile(subject, arena));
     for region in &member.memory.regions {
         compiler.fill(region);
         compiler.advise(region);
@@ -105,17 +104,17 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
     compiler.describe(arena);
     Compiled {
         ops: compiler.ops,
-        windows: windows(&member.memory, placement),
+        windows: windows(&member.memory),
         files: files(subject, arena),
         traits: attributes(member),
     }
 }
 
-fn windows(memory: &Memory, placement: &Placement) -> Vec<Window> {
+fn windows(memory: &Memory) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     for segment in &memory.stored.segments {
         let (address, bytes) = (segment.address, segment.bytes);
-        let place = segment.pool_offset(address, placement);
+        let place = segment.offset(address);
         match windows.last_mut() {
             Some(last)
                 if last.address + last.bytes == address && last.place + last.bytes == place =>
@@ -224,7 +223,7 @@ impl Compiler<'_> {
             if at < from {
                 pieces.push(piece(at, from, unstored(region, at)));
             }
-            pieces.push(piece(from, to, Source::Pool(segment.pool_offset(from, self.placement))));
+            pieces.push(piece(from, to, Source::Pool(segment.offset(from))));
             at = to;
         }
         if at < region.end {
@@ -307,8 +306,7 @@ impl Compiler<'_> {
         for segment in stored.segments_in(region.start, region.end) {
             let Some(window) = stored.window_of(segment.address) else { continue };
             let (from, to) = (segment.address.max(region.start), segment.end().min(region.end));
-            let placed =
-                |run: (u64, u64)| (run.0, run.1, segment.pool_offset(run.0, self.placement));
+            let placed = |run: (u64, u64)| (run.0, run.1, segment.offset(run.0));
             runs.extend(window.runs(from, to).into_iter().map(placed));
         }
         runs

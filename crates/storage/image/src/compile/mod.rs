@@ -24,9 +24,6 @@ use arena::Arena;
 use fd_layout::FdLayout;
 pub use fd_layout::{Supplied, externals, replaceables, supplied};
 
-/// Where each chunk of a model's segments lies in the pool: offsets, multiples of the chunk size.
-pub type Placement = [u64];
-
 /// One process of a model, in whose terms its plan is compiled.
 #[derive(Clone, Copy)]
 pub struct Subject<'m> {
@@ -47,17 +44,15 @@ impl<'m> Subject<'m> {
     }
 }
 
-/// Compiles the base plan of a model whose chunks lie at `placement`.
-///
-/// The result is deterministic, so an image that moves to other chunks is compiled anew.
-pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
+/// Compiles the base plan of a model. The result is deterministic.
+pub fn compile(model: &Model) -> Vec<u8> {
     let fds = FdLayout::compute(model);
     let mut arena = Arena::new();
     let mut members = Vec::new();
     let (mut windows, mut files, mut traits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, member) in model.members.iter().enumerate() {
         let subject = Subject { model, member, index, fds: &fds };
-        let memory = memory::compile(subject, placement, &mut arena);
+        let memory = memory::compile(subject, &mut arena);
         let tag = (index as u64) << MEMBER_SHIFT;
         windows.extend(memory.windows(tag));
         files.extend(memory.files(tag));
@@ -82,7 +77,7 @@ pub fn compile(model: &Model, placement: &Placement) -> Vec<u8> {
         });
     }
     windows.sort_by_key(|window| window.place);
-    let births = tree::births(model, &fds, placement, &mut arena);
+    let births = tree::births(model, &fds, &mut arena);
     let header = PlanHeader {
         magic: PLAN_MAGIC,
         bytes: 0,

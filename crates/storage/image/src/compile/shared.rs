@@ -24,7 +24,8 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 
 use super::arena::Arena;
 use super::fd_layout::{FdLayout, ObjectFds};
-use super::{Placement, Subject, ipc};
+use super::{Subject, ipc};
+use crate::layout::DATA_AT;
 use crate::model::{
     Backing, Member, Memory, Model, ObjectExtent, ObjectKind, OpenFile, Region, SharedObject,
 };
@@ -39,7 +40,6 @@ const F_SEAL_EXEC: u32 = 0x20;
 struct Compiler<'m, 'a> {
     model: &'m Model,
     memory: &'m Memory,
-    placement: &'m Placement,
     arena: &'a mut Arena,
     ops: Vec<Op>,
     numbers: &'m ObjectFds,
@@ -49,11 +49,11 @@ struct Compiler<'m, 'a> {
     detail: u32,
 }
 
-/// Compiles the shared objects of `subject`, whose windows lie at `placement`.
-pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -> Vec<Op> {
+/// Compiles the shared objects of `subject`.
+pub fn compile(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     let model = subject.model;
     let shared = &subject.fds.root.objects;
-    let mut compiler = Compiler::new(subject, placement, arena);
+    let mut compiler = Compiler::new(subject, arena);
     if !model.is_tree() {
         compiler.ops = ipc::ops(model, compiler.arena);
     }
@@ -71,13 +71,8 @@ pub fn compile(subject: Subject<'_>, placement: &Placement, arena: &mut Arena) -
 }
 
 /// Compiles the objects that the root makes for several members, before it forks any.
-pub fn root_ops(
-    model: &Model,
-    fds: &FdLayout,
-    placement: &Placement,
-    arena: &mut Arena,
-) -> Vec<Op> {
-    let mut compiler = Compiler::new(Subject::root(model, fds), placement, arena);
+pub fn root_ops(model: &Model, fds: &FdLayout, arena: &mut Arena) -> Vec<Op> {
+    let mut compiler = Compiler::new(Subject::root(model, fds), arena);
     compiler.ops = ipc::ops(model, compiler.arena);
     for index in system_v::in_order(model).filter(|index| fds.root.objects.contains(index)) {
         compiler.make(index, &model.objects[index as usize]);
@@ -99,10 +94,10 @@ pub fn root_seals(model: &Model, fds: &FdLayout) -> Vec<Op> {
 }
 
 impl<'m, 'a> Compiler<'m, 'a> {
-    fn new(subject: Subject<'m>, placement: &'m Placement, arena: &'a mut Arena) -> Self {
+    fn new(subject: Subject<'m>, arena: &'a mut Arena) -> Self {
         let (model, memory) = (subject.model, &subject.member.memory);
         let (ops, numbers) = (Vec::new(), &subject.fds.objects);
-        Compiler { model, memory, placement, arena, ops, numbers, mapped: (0, 0), detail: 0 }
+        Compiler { model, memory, arena, ops, numbers, mapped: (0, 0), detail: 0 }
     }
 
     fn is_used(&self, member: &Member, index: u32) -> bool {
@@ -231,22 +226,18 @@ impl<'m, 'a> Compiler<'m, 'a> {
         }
     }
 
-    /// Maps the chunk that holds `at` and those that follow it in the pool.
+    /// Maps the chunk that holds `at` and those that follow it in the image.
     fn map_part(&mut self, at: u64) {
         self.unmap_part();
         let start = align_down(at, CHUNK_BYTES);
         let segment = self.model.content.segments_in(start, start + CHUNK_BYTES).next();
-        let first = segment.map_or(0, |segment| (segment.place / CHUNK_BYTES) as usize);
-        let follows = |next: &usize| {
-            let bytes = (next - first) as u64 * CHUNK_BYTES;
-            bytes < window::SCRATCH_BYTES
-                && self.placement.get(*next) == Some(&(self.placement[first] + bytes))
-        };
-        let count = (first..).take_while(follows).count() as u64;
-        self.mapped = (start, start + count * CHUNK_BYTES);
+        let first = segment.map_or(0, |segment| segment.place / CHUNK_BYTES);
+        let left = (self.model.chunks() as u64).saturating_sub(first) * CHUNK_BYTES;
+        let bytes = left.min(window::SCRATCH_BYTES);
+        self.mapped = (start, start + bytes);
         let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
-        let (prot, offset) = (libc::PROT_READ as u64, self.placement[first]);
-        let args = [window::SCRATCH, count * CHUNK_BYTES, prot, flags, SLOT_IMAGE.into(), offset];
+        let (prot, offset) = (libc::PROT_READ as u64, DATA_AT + first * CHUNK_BYTES);
+        let args = [window::SCRATCH, bytes, prot, flags, SLOT_IMAGE.into(), offset];
         let mapped = self.op(libc::SYS_mmap as u32, &args).slot_arg(4);
         self.ops.push(mapped);
     }

@@ -116,7 +116,7 @@ fn an_image_takes_what_it_needs_whatever_was_reserved() {
         );
         assert_eq!(pool.info().unwrap().used_bytes, made.pool_bytes);
         assert_eq!((&image.model, image.damaged_chunks(&file).unwrap()), (&model, vec![]));
-        assert_eq!(file.read(image.placement[0] + 509 * 4096, 1).unwrap(), [253]);
+        assert_eq!(file.read(format::chunk_offset(0) + 509 * 4096, 1).unwrap(), [253]);
     }
 }
 
@@ -195,7 +195,7 @@ fn the_file_ends_with_the_last_segment_within_its_chunk() {
     model.members[0].memory.regions.truncate(3);
     let file = pool.find(publish(&pool, &model)).unwrap();
     let image = Image::read_from(&file).unwrap();
-    assert_eq!(file.id.bytes, image.placement[1] + 4 * PAGE_BYTES);
+    assert_eq!(file.id.bytes, format::chunk_offset(1) + 4 * PAGE_BYTES);
     let mut chunk = vec![0xaa; CHUNK_BYTES as usize];
     assert!(image.read_chunk(&file, 1, &mut chunk).unwrap());
     assert!(chunk[4 * PAGE_BYTES as usize..].iter().all(|byte| *byte == 0));

@@ -144,12 +144,6 @@ fn run(ops: &[Op]) -> HashMap<u64, Shows> {
     space
 }
 
-/// Scattered over a pool, in part side by side.
-fn placement(chunks: usize, seed: u64) -> Vec<u64> {
-    let at = |i: u64| if i & seed == 0 { i } else { 4 * chunks as u64 + 3 * i };
-    (0..chunks as u64).map(|i| CHUNK_BYTES * (1 + at(i))).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: if std::env::var_os("FARFORK_TEST_LONG").is_some() { 20_000 } else { 400 },
@@ -162,25 +156,23 @@ proptest! {
     #[test]
     fn a_clone_sees_its_parents_bytes_and_no_others(
         stretches in prop::collection::vec(stretch(), 1..14),
-        seed in 0..8u64,
     ) {
         let model = model(&stretches);
         prop_assert_eq!(model.validate(), Ok(()));
-        let placement = placement(model.chunks(), seed);
         let stored = |page: u64| {
             let window = model.root().memory.stored.window_of(page);
             window.is_some_and(|w| w.holds(((page - w.address) / PAGE_BYTES) as usize))
         };
-        // The pool, as a checkpoint fills it: whose page lies where.
+        // The image, as a checkpoint fills it: whose page lies where.
         let mut pool = HashMap::new();
         for segment in &model.root().memory.stored.segments {
             for page in pages(segment.address, segment.bytes) {
                 let owner = (page, stored(page));
-                let before = pool.insert(segment.pool_offset(page, &placement), owner);
+                let before = pool.insert(segment.offset(page), owner);
                 prop_assert!(before.is_none(), "{page:x} lies on {before:x?}");
             }
         }
-        let plan = compile(&model, &placement);
+        let plan = compile(&model);
         let (header, _) = PlanHeader::read_from_prefix(&plan).unwrap();
         let mut space = run(&elements::<Op>(&plan, elements::<MemberPlan>(&plan, header.members)[0].memory_ops));
         for region in &model.root().memory.regions {
@@ -205,12 +197,12 @@ proptest! {
         }
         prop_assert!(space.is_empty(), "mapped where the parent had nothing");
         let windows = elements::<Window>(&plan, header.windows);
-        prop_assert!(windows.is_sorted_by_key(|window| window.pool_offset));
+        prop_assert!(windows.is_sorted_by_key(|window| window.place));
         let mapped: u64 = windows.iter().map(|window| window.bytes).sum();
         prop_assert_eq!(mapped, pool.len() as u64 * PAGE_BYTES);
         for window in windows {
             for at in (0..window.bytes).step_by(PAGE_BYTES as usize) {
-                let owner = pool.get(&(window.pool_offset + at)).map(|owner| owner.0);
+                let owner = pool.get(&(window.place + at)).map(|owner| owner.0);
                 prop_assert_eq!(owner, Some(window.address + at), "what the supervisor gets");
             }
         }
@@ -246,9 +238,7 @@ proptest! {
         stretches in prop::collection::vec(stretch(), 1..14),
     ) {
         let model = model(&stretches);
-        let placement: Vec<u64> =
-            (1..=model.chunks() as u64).map(|i| i * CHUNK_BYTES).collect();
-        let plan = compile(&model, &placement);
+        let plan = compile(&model);
         let (header, _) = PlanHeader::read_from_prefix(&plan).unwrap();
         let ops = elements::<Op>(&plan, elements::<MemberPlan>(&plan, header.members)[0].memory_ops);
         let maps: Vec<_> = ops.iter().filter(|op| i64::from(op.nr) == libc::SYS_mmap).collect();
@@ -274,6 +264,6 @@ proptest! {
 
 #[test]
 fn the_same_model_gives_the_same_plan() {
-    let (model, placement) = (crate::common::model(), [1, 5, 9].map(|chunk| chunk * CHUNK_BYTES));
-    assert_eq!(compile(&model, &placement), compile(&model, &placement));
+    let model = crate::common::model();
+    assert_eq!(compile(&model), compile(&model));
 }

@@ -19,7 +19,7 @@ use super::arena::Arena;
 use super::descriptors::is_slave;
 use super::fd_layout::{FdLayout, RootFds};
 use super::meeting::{living, meet};
-use super::{Placement, Subject, descriptors, mounts, shared};
+use super::{Subject, descriptors, mounts, shared};
 use crate::model::{Member, Model, Terminal};
 pub use arrange::Misplaced;
 use arrange::{Step, arrange};
@@ -39,17 +39,12 @@ pub fn check(members: &[Member]) -> Result<(), Misplaced> {
 }
 
 /// Compiles how the processes of `model` are born. The root begins with what all of them need.
-pub fn births(
-    model: &Model,
-    fds: &FdLayout,
-    placement: &Placement,
-    arena: &mut Arena,
-) -> Vec<Birth> {
+pub fn births(model: &Model, fds: &FdLayout, arena: &mut Arena) -> Vec<Birth> {
     if !model.is_tree() {
         return Vec::new();
     }
     let mut first = mounts::ops(&model.mounts, arena);
-    first.extend(shared::root_ops(model, fds, placement, arena));
+    first.extend(shared::root_ops(model, fds, arena));
     first.extend(descriptors::root_ops(model, fds, arena));
     // No model is valid that cannot be arranged.
     let births = arrange(&model.members).unwrap_or_default();
