@@ -3,7 +3,7 @@
 //! A plan knows *places*: offsets in the image's own file. A node may have some of an image's bytes
 //! elsewhere: a far part, a layer. Then its agent hands a table over to each init, a sealed file that is
 //! mapped at [`window::SOURCES`](crate::window::SOURCES). Whatever maps or reads a place asks the table,
-//! and whoever wants to know whether a mapping is of the image does so, too. Without a table every place
+//! and so does what decides whether a mapping is of the image. Without a table every place
 //! is in the image's own file.
 
 use core::mem::size_of;

@@ -1,13 +1,14 @@
 //! How fast the pool can be read just now.
 
 use std::hint::black_box;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use farfork_sys::cache;
 
 use crate::directory;
 use crate::error::PoolError;
+use crate::layout::NEW;
 use crate::map::SharedMap;
 use crate::pool::Pool;
 
@@ -16,10 +17,6 @@ const BURST_BYTES: u64 = 64 << 10;
 /// How often; the fastest counts, as a processor may be taken away during any.
 const BURSTS: u64 = 8;
 const PROBE_BYTES: u64 = BURST_BYTES * BURSTS;
-
-/// Memory of the pool's medium that is read to measure it, in a file that no other process can reach.
-#[derive(Default)]
-pub(crate) struct Probe(Mutex<Option<SharedMap>>);
 
 impl Pool {
     /// Bytes that one processor reads from the pool in a second, as it is just now: half a mebibyte of
@@ -45,7 +42,7 @@ impl Pool {
     }
 
     fn make_probe(&self) -> std::io::Result<SharedMap> {
-        let new = self.directory.new_file(crate::directory::NEW)?;
+        let new = self.directory.new_file(NEW)?;
         new.file.set_len(PROBE_BYTES)?;
         let mut map = SharedMap::new(&new.file, PROBE_BYTES)?;
         crate::media::reserve(self.medium, &new.file, &(0..PROBE_BYTES))?;

@@ -3,15 +3,11 @@
 use farfork_types::Cid;
 use serde::{Serialize, Serializer};
 
-use crate::directory::NEW;
 use crate::error::PoolError;
-use crate::image_file::IMAGES;
-use crate::nodes::{NODES, NodeId};
+use crate::layout::{IMAGES, NEW, NODES, REMOVED, TABLES, USERS};
+use crate::nodes::NodeId;
 use crate::pool::Pool;
 use crate::superblock::Superblock;
-use crate::tables::TABLES;
-use crate::users::USERS;
-use crate::writer::REMOVED;
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -13,10 +13,8 @@ use rustix::io::Errno;
 
 use crate::error::PoolError;
 use crate::failpoint::step;
+use crate::layout::NEW;
 use crate::lock::{self, HeldLock, LockByte};
-
-/// Where files are written that appear at their place by a rename.
-pub(crate) const NEW: &str = "new";
 
 /// The directory of a pool.
 #[derive(Debug)]
@@ -225,7 +223,7 @@ impl Directory {
         }
     }
 
-    /// What a link says; `None` if nothing is there, and nothing if it is no link.
+    /// What a link says; `None` if nothing is there, and an empty text if it is not a link.
     pub(crate) fn read_link(&self, name: &str) -> io::Result<Option<String>> {
         match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use farfork_types::{CHUNK_BYTES, Cid};
 
-use crate::nodes::MAX_NODE_NAME_BYTES;
-use crate::pool::Pool;
+use crate::layout::{MAX_NODE_NAME_BYTES, SMALLEST_BYTES, TRUSTED_OWNER};
 
 /// The message of each error says what was done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +15,7 @@ pub enum PoolError {
     #[error(
         "cannot make a pool of {size} bytes at {path}: its size is a multiple of {CHUNK_BYTES} \
          bytes, at least {min}",
-        path = path.display(), min = Pool::SMALLEST_BYTES
+        path = path.display(), min = SMALLEST_BYTES
     )]
     BadSize {
         /// Where the pool was to be.
@@ -191,7 +190,7 @@ pub enum PoolError {
     #[error(
         "cannot use the pool at {path}: it belongs to user {owner}, who could have this user run anything \
          (an image is a program); if you trust that user, set {}={owner} here and for the node agent",
-        crate::pool::TRUSTED_OWNER, path = path.display()
+        TRUSTED_OWNER, path = path.display()
     )]
     ForeignOwner {
         /// The pool.

@@ -8,11 +8,10 @@ use farfork_types::Cid;
 use rustix::fs::OFlags;
 
 use crate::error::PoolError;
+use crate::layout::{self, IMAGES};
 use crate::lock::{self, LockByte};
 use crate::pool::Pool;
 
-/// Directory of the images: one file each, named by its id.
-pub(crate) const IMAGES: &str = "images";
 /// Mode of a published image.
 pub(crate) const SEALED: u32 = 0o400;
 
@@ -37,10 +36,6 @@ pub struct ImageFile {
     /// Which file it is.
     pub id: ImageId,
     file: File,
-}
-
-pub(crate) fn path_of(cid: Cid) -> String {
-    format!("{IMAGES}/{cid}")
 }
 
 impl ImageFile {
@@ -95,7 +90,7 @@ impl Pool {
     /// [`PoolError::NoImage`]; [`PoolError::UnsafeImage`] if others than the pool's owner could have
     /// written to it, or can read it; [`PoolError::Gone`], [`PoolError::Io`].
     pub fn find(&self, cid: Cid) -> Result<ImageFile, PoolError> {
-        let name = path_of(cid);
+        let name = layout::image(cid);
         let failed = self.directory.failed("open", &name);
         let Some(file) = self.directory.open_file(&name, OFlags::RDONLY).map_err(failed)? else {
             self.intact()?;
@@ -140,7 +135,7 @@ impl Pool {
                 && found.dev() == place.st_dev
                 && found.uid() == self.owner
                 && found.mode() & 0o777 == SEALED;
-            let is_published = match self.directory.look(&path_of(cid))? {
+            let is_published = match self.directory.look(&layout::image(cid))? {
                 Some(now) => (now.st_dev, now.st_ino) == (found.dev(), found.ino()),
                 None => false,
             };
@@ -177,9 +172,9 @@ impl Pool {
 
     /// Bytes of memory that a published image takes, and of its side tables; none if it has gone.
     pub(crate) fn taken(&self, cid: Cid) -> io::Result<Option<(u64, u64)>> {
-        let Some(image) = self.directory.look(&path_of(cid))? else { return Ok(None) };
+        let Some(image) = self.directory.look(&layout::image(cid))? else { return Ok(None) };
         let mut tables = 0;
-        let directory = crate::tables::directory_of(cid);
+        let directory = layout::tables(cid);
         for table in self.directory.list(&directory)? {
             let found = self.directory.look(&format!("{directory}/{table}"))?;
             tables += found.map_or(0, |found| found.st_blocks as u64 * 512);

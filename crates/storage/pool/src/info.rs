@@ -7,11 +7,11 @@ use farfork_types::Cid;
 use serde::Serialize;
 
 use crate::error::PoolError;
+use crate::layout::{REMOVED, USERS};
 use crate::lock::{self, HeldLock, LockByte};
 use crate::media::{self, Medium};
 use crate::pool::Pool;
-use crate::users::{USERS, UserInfo};
-use crate::writer::REMOVED;
+use crate::users::UserInfo;
 
 /// A pool at one moment, as far as others did not change it meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

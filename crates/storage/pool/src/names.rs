@@ -8,8 +8,9 @@ use std::path::Path;
 use farfork_types::Cid;
 
 use crate::error::PoolError;
+use crate::layout::NAMES;
 use crate::lock::LockByte;
-use crate::pool::{NAMES, Pool};
+use crate::pool::Pool;
 
 /// A name and the image that it means.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -32,14 +32,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::PoolError;
 use crate::failpoint::step;
+use crate::layout::{self, MAX_NODE_NAME_BYTES, NODES};
 use crate::lock::{HeldLock, LockByte};
 use crate::pinfile::{Holder, PinFile};
 use crate::pool::Pool;
 
-/// Directory of the nodes.
-pub(crate) const NODES: &str = "nodes";
-/// Bytes of a node's name.
-pub const MAX_NODE_NAME_BYTES: usize = 88;
 /// How long the file of an agent may still be locked that is about to have ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -293,7 +290,7 @@ impl Pool {
         if !is_new {
             return Ok(());
         }
-        let found = self.directory.look(&crate::image_file::path_of(cid));
+        let found = self.directory.look(&layout::image(cid));
         match found.map_err(self.directory.failed("look for an image in", ""))? {
             Some(_) => Ok(()),
             None => {

@@ -8,26 +8,13 @@ use std::path::Path;
 use farfork_types::CHUNK_BYTES;
 
 use crate::account::Account;
-use crate::bandwidth::Probe;
-use crate::directory::{self, Directory, NEW};
+use crate::directory::{self, Directory};
 use crate::error::PoolError;
-use crate::image_file::IMAGES;
+use crate::layout::{self, DIRECTORIES, NEW, TRUSTED_OWNER};
 use crate::lock::{HeldLock, LockByte};
 use crate::media::Medium;
-use crate::nodes::NODES;
+use crate::probe::Probe;
 use crate::superblock::{self, Superblock};
-use crate::tables::TABLES;
-use crate::users::USERS;
-use crate::writer::REMOVED;
-
-/// Directory of the names.
-pub(crate) const NAMES: &str = "names";
-/// Everything in a pool but the superblock.
-const DIRECTORIES: [&str; 7] = [IMAGES, NAMES, TABLES, USERS, NODES, NEW, REMOVED];
-
-/// Names an operator who uses a pool that belongs to another user, which root does not do otherwise: the
-/// number of that user.
-pub const TRUSTED_OWNER: &str = "FARFORK_POOL_OWNER";
 
 /// An open pool. Any number of threads and processes may use one pool at once.
 pub struct Pool {
@@ -52,7 +39,7 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// Bytes of the smallest pool.
-    pub const SMALLEST_BYTES: u64 = 4 * CHUNK_BYTES;
+    pub const SMALLEST_BYTES: u64 = layout::SMALLEST_BYTES;
 
     /// Makes a pool of `size` bytes, a multiple of the chunk size, in a directory that is new or empty,
     /// and that only its owner may use.
@@ -185,7 +172,7 @@ impl Pool {
     }
 
     fn delete(&self) -> Result<(), PoolError> {
-        // First what makes it a pool: whoever comes meanwhile finds none.
+        // First what makes it a pool: a process that comes meanwhile finds none.
         let failed = || self.directory.failed("delete the pool", "");
         self.directory.remove(superblock::NAME).map_err(failed())?;
         empty(&self.directory).map_err(failed())?;

@@ -14,7 +14,7 @@
 //! 3. Accessed and dirtied bits have an epoch each. The users' table has the current one; bits of another
 //!    epoch count for nothing. So a reset writes one table. A process that has bits to add to a table of
 //!    an older epoch drops that table's bits first.
-//! 4. Tables of an image that is gone are nobody's: they go with it, or at the next check.
+//! 4. Tables of an image that is gone belong to no image: they go with it, or at the next check.
 
 use std::fs::File;
 use std::io;
@@ -25,13 +25,12 @@ use rustix::fs::OFlags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::PoolError;
+use crate::layout::{self, TABLES};
 use crate::nodes::NodeId;
 use crate::pool::Pool;
 
-/// Directory of the tables.
-pub(crate) const TABLES: &str = "tables";
 /// Name of the users' table.
-const USERS: &str = "users";
+const BY_USERS: &str = "users";
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkT");
 const VERSION: u32 = 2;
@@ -112,10 +111,6 @@ pub struct AccessTable {
     pub additions: u64,
     /// Its bits; sets of an epoch that is over are empty.
     pub bits: PageBits,
-}
-
-pub(crate) fn directory_of(cid: Cid) -> String {
-    format!("{TABLES}/{cid}")
 }
 
 /// A table in memory.
@@ -217,7 +212,7 @@ impl Pool {
         let mut shown = Vec::new();
         for writer in self.table_writers(cid)? {
             if let Some(table) = self.table(cid, &writer)? {
-                let node = (writer != USERS).then(|| writer.parse()).and_then(Result::ok);
+                let node = (writer != BY_USERS).then(|| writer.parse()).and_then(Result::ok);
                 shown.push(table.shown(node, current));
             }
         }
@@ -274,7 +269,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         self.demand_image(cid)?;
         // Here it is looked whether the users' table is sound.
-        let current = self.table(cid, USERS)?.map_or([0; 2], |table| table.header.current);
+        let current = self.table(cid, BY_USERS)?.map_or([0; 2], |table| table.header.current);
         let writer = node.to_string();
         let mut table = self.table(cid, &writer)?.unwrap_or_else(|| Table::new(cid));
         table.add(bits, Some(epochs), current);
@@ -319,14 +314,14 @@ impl Pool {
     fn with_users_table(&self, cid: Cid, work: impl FnOnce(&mut Table)) -> Result<(), PoolError> {
         let _lock = self.lock()?;
         self.demand_image(cid)?;
-        let mut table = self.table(cid, USERS)?.unwrap_or_else(|| Table::new(cid));
+        let mut table = self.table(cid, BY_USERS)?.unwrap_or_else(|| Table::new(cid));
         work(&mut table);
-        self.put_table(cid, USERS, table)
+        self.put_table(cid, BY_USERS, table)
     }
 
     fn put_table(&self, cid: Cid, writer: &str, mut table: Table) -> Result<(), PoolError> {
         table.header.additions = table.header.additions.wrapping_add(1);
-        let (directory, name) = (directory_of(cid), name_of(cid, writer));
+        let (directory, name) = (layout::tables(cid), name_of(cid, writer));
         let put = self.directory.make(&directory);
         let put = put.and_then(|()| self.directory.put(&name, &table.to_bytes()));
         // The image may have been removed meanwhile, before there was anything to remove with it.
@@ -336,7 +331,7 @@ impl Pool {
 
     fn demand_image(&self, cid: Cid) -> Result<(), PoolError> {
         self.intact()?;
-        let name = crate::image_file::path_of(cid);
+        let name = layout::image(cid);
         let found = self.directory.look(&name).map_err(self.directory.failed("look at", &name))?;
         found.map(drop).ok_or_else(|| self.no_image(cid))
     }
@@ -346,7 +341,7 @@ impl Pool {
     }
 
     fn table_writers(&self, cid: Cid) -> Result<Vec<String>, PoolError> {
-        let directory = directory_of(cid);
+        let directory = layout::tables(cid);
         self.directory.list(&directory).map_err(self.directory.failed("list", &directory))
     }
 
@@ -378,12 +373,12 @@ impl Pool {
     }
 
     fn current(&self, cid: Cid) -> Result<[u64; 2], PoolError> {
-        Ok(self.header(cid, USERS)?.map_or([0; 2], |header| header.current))
+        Ok(self.header(cid, BY_USERS)?.map_or([0; 2], |header| header.current))
     }
 
     /// Removes all side tables of an image.
     pub(crate) fn drop_tables(&self, cid: Cid) -> Result<(), PoolError> {
-        let directory = directory_of(cid);
+        let directory = layout::tables(cid);
         let dropped = self.directory.remove_with_files(&directory);
         dropped.map_err(self.directory.failed("remove", &directory))
     }

@@ -11,10 +11,9 @@ use serde::Serialize;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::PoolError;
+use crate::layout::USERS;
 use crate::pool::Pool;
 
-/// Directory of the users.
-pub(crate) const USERS: &str = "users";
 const QUOTA: &str = "quota";
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkQ");
 const VERSION: u32 = 1;

@@ -18,15 +18,12 @@ use rustix::fs::Mode;
 use crate::directory::{self, NewFile};
 use crate::error::PoolError;
 use crate::failpoint::step;
-use crate::image_file::{IMAGES, path_of};
+use crate::layout::{self, IMAGES, REMOVED};
 use crate::lock::{self, HeldLock, LockByte};
 use crate::map::SharedMap;
 use crate::media::Medium;
 use crate::placement::Placement;
 use crate::pool::{Pool, random_bytes};
-
-/// Directory of images that are removed and that another kernel may still map.
-pub(crate) const REMOVED: &str = "removed";
 
 /// Holes that are smaller stay: to give one back splits a huge page.
 const LEAST_HOLE_BYTES: u64 = 64 << 10;
@@ -79,7 +76,7 @@ impl Pool {
     /// [`PoolError::NoImage`], [`PoolError::Gone`], [`PoolError::Io`].
     pub fn remove(&self, cid: Cid) -> Result<(), PoolError> {
         self.intact()?;
-        let name = path_of(cid);
+        let name = layout::image(cid);
         let failed = || self.directory.failed("remove", &name);
         let is_there = if self.medium.is_shared_by_kernels() {
             match self.directory.rename(&name, &format!("{REMOVED}/{cid}")) {
@@ -248,7 +245,7 @@ impl ImageWriter<'_> {
             pool.own(user, cid)?;
         }
         step();
-        let appeared = self.file.appear(&path_of(cid));
+        let appeared = self.file.appear(&layout::image(cid));
         let alive = appeared.inspect_err(|_| drop(pool.disown(cid))).map_err(failed())?;
         if pool.medium == Medium::Dax {
             pool.directory.sync(IMAGES).map_err(failed())?;

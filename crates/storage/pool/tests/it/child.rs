@@ -166,16 +166,16 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
 
 /// What begins when the parent says go, and says before whose thread does it.
 fn act_on_word(role: &str, pool: &Pool, cid: Cid) {
-    let mut told = std::io::stdin().lock();
+    let mut words = std::io::stdin().lock();
     match role {
         "hold" => {
             let mut writer = pool.begin(None).unwrap();
             writer.reserve(2 * CHUNK_BYTES).unwrap();
-            told.read_line(&mut String::new()).unwrap();
+            words.read_line(&mut String::new()).unwrap();
             panic!("to be killed before");
         }
         "write" => {
-            told.read_line(&mut String::new()).unwrap();
+            words.read_line(&mut String::new()).unwrap();
             publish(pool, 16, 7);
         }
         "write without children" => {
@@ -185,7 +185,7 @@ fn act_on_word(role: &str, pool: &Pool, cid: Cid) {
         "find and publish" => {
             // Past what a test shows only if it fails.
             writeln!(std::io::stderr(), "{}", rustix::thread::gettid().as_raw_nonzero()).unwrap();
-            told.read_line(&mut String::new()).unwrap();
+            words.read_line(&mut String::new()).unwrap();
             pool.find(cid).unwrap();
             let mut writer = pool.begin(None).unwrap();
             writer.reserve(1).unwrap();

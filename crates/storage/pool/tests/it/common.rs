@@ -57,7 +57,7 @@ impl Place {
         self.small_pool(64)
     }
 
-    /// A pool of so many chunks, if it is no mount of its own.
+    /// A pool of so many chunks, if it is not a mount of its own.
     pub fn small_pool(&self, chunks: u64) -> Pool {
         let pool = Pool::create(&self.path(), chunks * CHUNK_BYTES).unwrap();
         self.groups.lock().unwrap().push(pool.info().unwrap().charged_to);
@@ -117,7 +117,7 @@ pub fn publish_for(
     Ok(writer.publish()?.0)
 }
 
-/// The same, for nobody.
+/// The same, for no user.
 pub fn publish(pool: &Pool, chunks: u64, fill: u8) -> Cid {
     publish_for(None, pool, chunks, fill).unwrap()
 }

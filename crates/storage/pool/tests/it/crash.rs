@@ -29,7 +29,7 @@ fn kill_at_every_step(role: &str, observe: impl Fn(&Pool, Cid) -> String, expect
             let cid = publish(&pool, 1, 7);
             let orders = Orders { role, kind, pool: pool.path(), cid };
             let is_killed = orders.is_killed_at(step);
-            // Whoever comes next sees the same, whether there was a check or not.
+            // The next process sees the same, whether there was a check or not.
             let unchecked = observe(&Pool::open(pool.path()).unwrap(), cid);
             verify(&pool, &when);
             assert_eq!(observe(&pool, cid), unchecked, "{when}");

@@ -146,7 +146,7 @@ fn users_have_what_they_may_have() {
             let error = publish_for(Some(USER), &pool, chunks, 7).unwrap_err();
             assert!(matches!(error, PoolError::OverQuota { .. }), "{error}");
             assert!(error.to_string().contains(why), "{error}");
-            // Nobody else notices.
+            // No other user notices.
             pool.remove(publish_for(Some("bob"), &pool, chunks, 7).unwrap()).unwrap();
         };
         over(4, "over the limit of 8388608");

@@ -104,7 +104,7 @@ fn an_image_is_written_in_a_named_file_where_there_are_no_others() {
 fn map(pool: &Pool, cid: Cid) -> memmap2::Mmap {
     let image = pool.find(cid).unwrap();
     #[allow(unsafe_code)] // reason: see SAFETY
-    // SAFETY: nobody writes to the file, and nobody truncates it.
+    // SAFETY: no process writes to the file or truncates it.
     unsafe { MmapOptions::new().map(image.file()) }.unwrap()
 }
 
@@ -141,7 +141,7 @@ fn what_a_process_maps_of_a_removed_image_is_known_as_its() {
     pool.remove(other).unwrap();
     assert!(pool.image_of(published.try_clone().unwrap(), cid).unwrap().is_some());
     assert!(pool.image_of(published, other).unwrap().is_none());
-    // Elsewhere anybody may have made the file.
+    // Elsewhere any process may have made the file.
     assert_eq!(pool.image_of(removed, other).unwrap().is_some(), place.is_mounted);
     let file = tempfile::tempfile().unwrap();
     assert!(pool.image_of(file, cid).unwrap().is_none());

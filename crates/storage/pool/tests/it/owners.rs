@@ -63,7 +63,7 @@ fn a_pool_of_another_user_is_used_only_if_that_user_is_trusted() {
 /// All that lies in a pool belongs to its owner, so that they can use it as before.
 fn demand_owner(path: &Path) {
     let found = fs::symlink_metadata(path).unwrap();
-    // A link can be read, and removed by whoever has its directory.
+    // A link can be read, and removed by the owner of its directory.
     assert!(found.is_symlink() || found.uid() == OTHER, "{}", path.display());
     if found.is_dir() {
         fs::read_dir(path).unwrap().for_each(|entry| demand_owner(&entry.unwrap().path()));
