@@ -316,7 +316,7 @@ fn of_tables() -> Outcome {
 /// Whatever is running goes on, and the agent serves the pool that is mounted in its place.
 fn is_that_it_is_unmounted() -> Outcome {
     if testbed::medium().is_some() {
-        return Err(Trouble::Skipped("the pool is no mount of its own".into()));
+        return Err(Trouble::Skipped("the pool is not a mount of its own".into()));
     }
     let mut scene = Scene::set(32)?;
     let agent = scene.agent_among_mounts()?;

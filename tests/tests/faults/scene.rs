@@ -366,7 +366,7 @@ impl Drop for Scene {
     }
 }
 
-/// Bytes of the files in a pool that are no images.
+/// Bytes of the files in a pool that are not images.
 fn beside_images(pool: &Path) -> u64 {
     let mut bytes = 0;
     let mut directories = vec![pool.to_owned()];
