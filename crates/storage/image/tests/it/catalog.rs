@@ -214,7 +214,7 @@ fn the_first_use_of_a_catalog_that_dies_leaves_all_or_nothing() {
     kill_at_every_step("move", |_| (), &[None, Some(cid(2))]);
 }
 
-/// Its first step takes the name away; directories may stay, and are in nobody's way.
+/// Its first step takes the name away; directories may stay, and do not hinder a later name.
 #[test]
 fn a_removal_that_dies_has_removed_the_name() {
     kill_at_every_step("remove", name_image_1, &[None]);
