@@ -48,8 +48,8 @@ impl<'p> Catalog<'p> {
         self.pool.remove_name(name.parts())
     }
 
-    /// All names by name, the images that they mean, and when they were set (seconds since 1970). What is
-    /// no name of farfork's is left out.
+    /// All names by name, the images that they mean, and when they were set (seconds since 1970). What
+    /// farfork could not have named is left out.
     ///
     /// # Errors
     /// [`PoolError::Gone`], [`PoolError::Io`].

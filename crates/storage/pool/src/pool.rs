@@ -185,7 +185,7 @@ impl Pool {
     }
 
     fn delete(&self) -> Result<(), PoolError> {
-        // First what makes it a pool: whoever comes meanwhile finds none.
+        // First what makes it a pool: a process that comes meanwhile finds none.
         let failed = || self.directory.failed("delete the pool", "");
         self.directory.remove(superblock::NAME).map_err(failed())?;
         empty(&self.directory).map_err(failed())?;

@@ -15,7 +15,7 @@ use crate::media::Medium;
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkP");
 /// Version of the directory's layout. Up to 3 a pool was one file.
 pub(crate) const VERSION: u32 = 4;
-/// Its name in the directory. It appears last: a directory without it is no pool.
+/// Its name in the directory. It appears last: a directory without it is not a pool.
 pub(crate) const NAME: &str = "superblock";
 
 /// Written once, when the pool is made.

@@ -14,7 +14,7 @@
 //! 3. Accessed and dirtied bits have an epoch each. The users' table has the current one; bits of another
 //!    epoch count for nothing. So a reset writes one table. A process that has bits to add to a table of
 //!    an older epoch drops that table's bits first.
-//! 4. Tables of an image that is gone are nobody's: they go with it, or at the next check.
+//! 4. Tables of an image that is gone belong to nothing: they go with it, or at the next check.
 
 use std::fs::File;
 use std::io;
