@@ -56,8 +56,8 @@ fn is_mounted(directory: &Path) -> bool {
 fn a_pool_of_an_impossible_size_leaves_nothing() {
     let place = TestDirectory::create("size");
     let pool = place.path("new/deep/pool");
-    for (size, bytes) in [("99999999G", "107374181326258176 bytes"), ("1M", "2097152 bytes")] {
-        let words = ["cannot make a pool of", bytes, "at least 6291456 and less than"];
+    for (size, bytes) in [("9999999999G", "10737418238926258176 bytes"), ("1M", "2097152 bytes")] {
+        let words = ["cannot make a pool of", bytes, "at least 8388608"];
         place.fails(&["pool", "create", &pool, "--size", size], 1, &words);
         assert!(!place.0.join("new").exists(), "a directory stays behind");
     }
@@ -74,22 +74,26 @@ fn a_tmpfs_is_mounted_where_it_hides_nothing() {
     let create = |path: &str, more: &[&str]| {
         place.farfork(&[&["pool", "create", path, "--size", "8M"], more].concat())
     };
-    let made = create(&place.path("empty/pool"), &[]);
+    let destroy = |path: &Path| {
+        let output = place.farfork(&["pool", "destroy", &path.display().to_string()]);
+        assert!(output.status.success() && !is_mounted(path) && !path.exists(), "{output:?}");
+    };
+    let made = create(&place.path("empty"), &[]);
     assert!(made.status.success() && !is_mounted(&empty), "{made:?}");
     assert!(String::from_utf8_lossy(&made.stderr).contains("--mount"), "{made:?}");
     place.fails(
-        &["pool", "create", &place.path("empty/two"), "--size", "8M", "--mount"],
+        &["pool", "create", &place.path("empty"), "--size", "8M", "--mount"],
         1,
         &["it is not empty"],
     );
-    place.farfork(&["pool", "destroy", &place.path("empty/pool")]);
-    let made = create(&place.path("empty/pool"), &["--mount"]);
+    destroy(&empty);
+    fs::create_dir(&empty).expect("a directory");
+    let made = create(&place.path("empty"), &["--mount"]);
     assert!(made.status.success() && is_mounted(&empty), "{made:?}");
-    place.farfork(&["pool", "destroy", &place.path("empty/pool")]);
-    let made = create(&place.path("new/pool"), &[]);
+    destroy(&empty);
+    let made = create(&place.path("new"), &[]);
     assert!(made.status.success() && is_mounted(&new), "{made:?}");
-    place.farfork(&["pool", "destroy", &place.path("new/pool")]);
-    assert!(!is_mounted(&empty) && !is_mounted(&new));
+    destroy(&new);
 }
 
 /// `/dev/shm` is a mount point. A mount on it would hide what other processes put there.
@@ -106,7 +110,7 @@ fn nothing_is_mounted_on_a_mount_point() {
         assert!(status.is_ok_and(|status| status.success()), "{arguments:?}");
     };
     mount(&["mount", "-t", "tmpfs", "-o", "mode=1777", "test"]);
-    let create = ["pool", "create", &place.path("point/pool"), "--size", "8M", "--mount"];
+    let create = ["pool", "create", &place.path("point"), "--size", "8M", "--mount"];
     let message = place.fails(&create, 1, &["a file system is mounted there"]);
     let output = place.farfork(&create[..5]);
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
@@ -182,7 +186,7 @@ fn directories_created_by_another_user_are_refused() {
     fs::create_dir_all(own.0.join("run")).expect("a directory");
     let pool = own.0.join("embedded");
     drop(Pool::create(&pool, 8 << 20).expect("a pool"));
-    std::os::unix::fs::chown(&pool, Some(user), Some(user)).expect("a pool given away");
+    give_away(&pool, user);
     let binary = place.0.join("farfork");
     fs::copy(env!("CARGO_BIN_EXE_farfork"), &binary).expect("a copy that every user can execute");
     let farfork = |arguments: &[&str]| {
@@ -209,7 +213,17 @@ fn directories_created_by_another_user_are_refused() {
     fs::set_permissions(&own.0, fs::Permissions::from_mode(0o700)).expect("a private directory");
     let output = farfork(&["pool", "info"]);
     assert!(output.status.success(), "{output:?}");
-    Pool::destroy(&pool).expect("it is unused");
+    let output = farfork(&["pool", "destroy", &pool.display().to_string()]);
+    assert!(output.status.success() && !pool.exists(), "{output:?}");
+}
+
+/// Makes `user` the owner of a file, or of a directory and what lies in it.
+fn give_away(path: &Path, user: u32) {
+    std::os::unix::fs::chown(path, Some(user), Some(user)).expect("a file given away");
+    if path.is_dir() {
+        let entries = fs::read_dir(path).expect("a directory");
+        entries.for_each(|entry| give_away(&entry.expect("an entry").path(), user));
+    }
 }
 
 /// A directory in shared memory. Dropped, it is removed.
