@@ -186,7 +186,7 @@ impl Directory {
         }
     }
 
-    /// What a link says; `None` if it is not there, and nothing if it is no link.
+    /// What a link says; `None` if nothing is there, and nothing if it is no link.
     pub(crate) fn read_link(&self, name: &str) -> io::Result<Option<String>> {
         match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
