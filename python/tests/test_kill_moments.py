@@ -92,7 +92,8 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
             assert platform.process.wait(60) == 0, platform.log()
         await_true(lambda: not own & containers(), "containers end")
         pool = farfork.environment["FARFORK_POOL"]
-        assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+        # What a killed agent was just writing is found, and given back.
+        assert farfork.do("pool", "check", pool).endswith("the pool is sound\n")
 
 
 def test_no_accepted_call_is_lost_whenever_the_gateway_is_killed(platform: Platform) -> None:

@@ -322,7 +322,8 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
         assert theirs, "nothing has namespaces of its own"
         assert not own & containers()
         assert str(tmp_path / "run") not in Path("/proc/self/mounts").read_text()
-        assert farfork.do("pool", "check", pool) == "the pool is sound\n"
+        # What a killed agent was just writing is found, and given back.
+        assert farfork.do("pool", "check", pool).endswith("the pool is sound\n")
     await_none(lambda: traces(marks), "cgroups or mounts")
     assert soak.answers[200] > 5 * SOAK_S, soak.answers
     # An instance that is killed takes one call with it, an agent all those of its node.

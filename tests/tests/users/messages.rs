@@ -1,7 +1,8 @@
 //! Messages about what the kernel does not allow without root, with what to do.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
+use farfork_pool::TRUSTED_OWNER;
 use farfork_tests::{Outcome, Trouble, farfork};
 
 use crate::user::User;
@@ -61,7 +62,7 @@ fn a_process_of_root() -> Outcome {
     )
 }
 
-/// Root puts a process of its own into the user's pool.
+/// Root, who trusts the user, puts a process of its own into the user's pool.
 fn an_image_of_root() -> Outcome {
     let user = User::new()?;
     let mut sleep = std::process::Command::new("sleep");
@@ -69,8 +70,10 @@ fn an_image_of_root() -> Outcome {
     let null = std::process::Stdio::null;
     sleep.stdin(null()).stdout(null()).stderr(null());
     let mut child = sleep.spawn().map_err(|error| Trouble::during("starting sleep", error))?;
+    let pid = child.id().to_string();
+    let call = ["checkpoint", "--name", "test/root", "--pid", &pid];
     let made =
-        as_root(&user, &["checkpoint", "--name", "test/root", "--pid", &child.id().to_string()]);
+        refused_to_root(&user, &call).and_then(|()| farfork::must_run(as_root(&user, &call)?));
     let _ = child.kill();
     let _ = child.wait();
     made?;
@@ -78,13 +81,22 @@ fn an_image_of_root() -> Outcome {
     must_say(&farfork::run(user.farfork(&["restore", "--detach", "test/root"]))?, 1, &words)
 }
 
-/// The same command with the same pool, as root.
-fn as_root(user: &User, arguments: &[&str]) -> Outcome {
+/// The same command with the same pool, as root, who trusts its owner.
+fn as_root(user: &User, arguments: &[&str]) -> Outcome<Command> {
     let theirs = user.farfork(arguments);
     let mut command = farfork::command(arguments)?;
     let pool = theirs.get_envs().filter_map(|(key, value)| Some((key, value?)));
     command.envs(pool.filter(|(key, _)| *key == "FARFORK_POOL"));
-    farfork::must_run(command).map(drop)
+    command.env(TRUSTED_OWNER, user.number().to_string());
+    Ok(command)
+}
+
+/// Who owns a pool could have its users run anything.
+fn refused_to_root(user: &User, arguments: &[&str]) -> Outcome {
+    let mut command = as_root(user, arguments)?;
+    let owner = format!("belongs to user {}", user.number());
+    command.env_remove(TRUSTED_OWNER);
+    must_say(&farfork::run(command)?, 1, &["cannot use the pool", &owner, TRUSTED_OWNER])
 }
 
 fn the_same_pid() -> Outcome {

@@ -51,6 +51,11 @@ impl User {
         .map(drop)
     }
 
+    /// The user's uid.
+    pub fn number(&self) -> u32 {
+        number()
+    }
+
     /// A directory that the user owns.
     pub fn directory(&self) -> &Path {
         &self.directory

@@ -3,12 +3,13 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use farfork_plan::window;
 
 use crate::error::CheckpointError;
+use crate::shared::shown;
 
 /// One line of the address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,10 +66,19 @@ impl Mapping {
         self.end > window::BASE && self.start < window::END
     }
 
-    /// Opens what is mapped, for reading, as a mapping of the process `pid`
-    /// (CAP_CHECKPOINT_RESTORE).
+    /// Opens what is mapped, for reading, as a mapping of the process `pid`. Without
+    /// CAP_CHECKPOINT_RESTORE, that is what has its name, if it is the same file.
     pub fn open(&self, pid: i32) -> io::Result<File> {
-        File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", self.start, self.end))
+        let mapped = File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", self.start, self.end));
+        mapped.or_else(|refused| self.open_named().ok_or(refused))
+    }
+
+    fn open_named(&self) -> Option<File> {
+        let path = self.path().filter(|_| !self.is_deleted())?;
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK; // a pipe would wait for its other end
+        let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+        let found = file.metadata().ok()?;
+        (shown(found.dev(), found.ino()) == self.file).then_some(file)
     }
 
     /// Whether the file has lost its name.

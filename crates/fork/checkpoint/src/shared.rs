@@ -15,6 +15,8 @@ mod elsewhere;
 mod layout;
 mod system_v;
 
+pub(crate) use elsewhere::shown;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -229,7 +231,7 @@ impl Objects {
             extents: Vec::new(),
         };
         let index = self.found.len() as u32;
-        let shown = elsewhere::shown(key.0, key.1);
+        let shown = shown(key.0, key.1);
         self.found.push(FoundObject {
             pid,
             file,
@@ -252,8 +254,7 @@ fn open_mapped(pid: i32, mapping: &Mapping) -> io::Result<File> {
 
 fn open_held(pid: i32, mapping: &Mapping) -> Option<File> {
     let is_under = |path: &Path| {
-        fs::metadata(path)
-            .is_ok_and(|found| elsewhere::shown(found.dev(), found.ino()) == mapping.file)
+        fs::metadata(path).is_ok_and(|found| shown(found.dev(), found.ino()) == mapping.file)
     };
     let held = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let path = held.filter_map(|entry| Some(entry.ok()?.path())).find(|path| is_under(path))?;
