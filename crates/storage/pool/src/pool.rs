@@ -65,6 +65,8 @@ impl Pool {
         let directory = Directory::open(path)?;
         let failed = || directory.failed("make the pool", "");
         demand_owner(&directory)?;
+        // Not made so here: others may use the directory, as they do `/dev/shm`.
+        demand_private(&directory)?;
         let medium = Medium::under(directory.fd()).map_err(failed())?;
         medium.suits(path)?;
         let is_taken = || PoolError::NotEmpty { path: directory.path().to_owned() };
@@ -172,10 +174,10 @@ impl Pool {
     }
 
     fn delete(&self) -> Result<(), PoolError> {
-        // First what makes it a pool: a process that comes meanwhile finds none.
+        // Last what makes it a pool: should this process die, the command can be repeated.
         let failed = || self.directory.failed("delete the pool", "");
-        self.directory.remove(superblock::NAME).map_err(failed())?;
         empty(&self.directory).map_err(failed())?;
+        self.directory.remove(superblock::NAME).map_err(failed())?;
         match fs::remove_dir(self.path()) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {} // a mount
             done => done.map_err(failed())?,

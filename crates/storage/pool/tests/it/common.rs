@@ -155,6 +155,17 @@ pub fn await_used(pool: &Pool, bytes: u64) {
     assert_eq!(used(pool), bytes, "bytes are not given back");
 }
 
+/// Destroys a pool, once no process that another test has just forked has a file open that was written.
+pub fn destroy(path: &std::path::Path) {
+    for _ in 0..2000 {
+        match Pool::destroy(path) {
+            Err(PoolError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(2)),
+            done => return done.unwrap(),
+        }
+    }
+    Pool::destroy(path).unwrap();
+}
+
 pub fn bits(accessed: &[u64], dirtied: &[u64], hot: &[u64]) -> PageBits {
     PageBits { accessed: accessed.to_vec(), dirtied: dirtied.to_vec(), hot: hot.to_vec() }
 }

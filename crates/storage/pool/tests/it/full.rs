@@ -96,7 +96,7 @@ fn a_medium_smaller_than_its_pool_is_reported_and_nothing_is_left() {
     let cid = publish(&pool, 4, 7);
     assert!(is_filled(&pool.find(cid).unwrap(), 4, 7));
     drop(pool);
-    Pool::destroy(&path).unwrap();
+    crate::common::destroy(&path);
     rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 

@@ -85,6 +85,6 @@ fn many_images_are_listed_checked_and_removed() {
     assert_eq!(pool.info().unwrap().images.len(), MANY as usize);
     let cid = crate::common::publish_for(Some(USER), &pool, 1, 7).unwrap();
     pool.remove(cid).unwrap();
-    Pool::destroy(&place.path()).unwrap();
+    crate::common::destroy(&place.path());
     assert_eq!(place.list("."), [""; 0]);
 }

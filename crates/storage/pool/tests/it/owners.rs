@@ -13,20 +13,26 @@ use crate::crash::chown_all;
 const OTHER: u32 = 1234;
 
 #[test]
-fn a_pool_that_others_may_write_to_is_refused_and_a_new_one_is_not_left_so() {
+fn a_directory_that_others_may_write_to_is_refused() {
     let place = Place::plain();
     for mode in [0o770, 0o702, 0o720] {
         fs::create_dir(place.path()).unwrap();
         let allow = |mode| fs::set_permissions(place.path(), fs::Permissions::from_mode(mode));
+        let is_refused = |tried: Result<Pool, PoolError>| {
+            let error = tried.unwrap_err();
+            assert!(matches!(error, PoolError::Exposed { .. }), "{mode:o}: {error}");
+            assert!(error.to_string().contains("chmod 700"), "{error}");
+        };
         allow(mode).unwrap();
+        is_refused(Pool::create(&place.path(), Pool::SMALLEST_BYTES));
+        assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, mode);
+        allow(0o755).unwrap();
         drop(place.pool());
         assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, 0o700);
         allow(mode).unwrap();
-        let error = Pool::open(&place.path()).unwrap_err();
-        assert!(matches!(error, PoolError::Exposed { .. }), "{mode:o}: {error}");
-        assert!(error.to_string().contains("chmod 700"), "{error}");
+        is_refused(Pool::open(&place.path()));
         allow(0o755).unwrap();
-        Pool::destroy(&place.path()).unwrap();
+        crate::common::destroy(&place.path());
     }
 }
 
