@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use farfork_pool::Pool;
 use farfork_types::CHUNK_BYTES;
 
 use crate::child::{Orders, was_killed};

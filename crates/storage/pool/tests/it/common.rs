@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use farfork_pool::{ImageFile, Medium, NodeRow, PageBits, PinFile, Pool, mount_tmpfs};
+use farfork_pool::{ImageFile, Medium, NodeRow, PageBits, PinFile, Pool, PoolError, mount_tmpfs};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 /// A directory for a pool, and for what belongs to it.
