@@ -103,7 +103,7 @@ impl Scene {
         let own = BTreeSet::from([self.own]);
         demand(seen[&pid] == own, "the clone's own image alone", &(&seen, self.own))?;
         let is_own = |reached: &BTreeSet<Inode>| reached.is_subset(&own);
-        demand(seen.values().all(is_own), "nobody with another image", &(&seen, self.own))
+        demand(seen.values().all(is_own), "no process with another image", &(&seen, self.own))
     }
 
     /// Nothing has changed an image.
@@ -214,7 +214,7 @@ fn finds_what_it_has() -> Outcome {
     let (mut clone, _) = scene.attack(&[])?;
     let found = clone.after("NOTE REACHED ");
     // Where it was, and where a mapping grew over it.
-    for way in ["nothing", "grow far", "race", "fork, then grow", "/proc/self/mem"] {
+    for way in ["nothing", "grow far", "fork, then grow", "/proc/self/mem"] {
         let finds = |line: &String| line.contains(way) && line.contains("has the secret");
         demand(found.iter().any(finds), &format!("'{way}' to find it"), &clone.transcript())?;
     }
