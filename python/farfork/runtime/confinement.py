@@ -22,9 +22,6 @@ _SYS_SECCOMP = 317
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_TSYNC = 1
 _BYTES_OF_STEP = 8
-_M_MMAP_THRESHOLD = -3
-# glibc's maximum, which its dynamic threshold also reaches as large blocks are freed.
-_LARGEST_HEAP_BLOCK = 32 << 20
 _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,7 +55,6 @@ def enter(document: Message) -> None:
         # Changing the user has made the process undumpable, so that root owns its /proc files.
         _prctl(_PR_SET_DUMPABLE, 1)
         _install(program)
-        _keep_large_blocks_in_the_heap()
     except (KeyError, TypeError, ValueError, binascii.Error, OSError) as error:
         reason = f"cannot give up privileges: {type(error).__name__}: {error}"
         raise ConfinementError(reason) from error
@@ -95,13 +91,6 @@ def _install(program: bytes) -> None:
     if answer != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"seccomp: {os.strerror(number)}")
-
-
-def _keep_large_blocks_in_the_heap() -> None:
-    # The filter refuses growing `mremap`, by which glibc grows a block with its own mapping
-    # without a copy. In the heap a block grows by `brk`, so appending to a string stays linear.
-    if mallopt := getattr(_libc, "mallopt", None):
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_BLOCK)
 
 
 def _check(user: int, group: int) -> None:

@@ -4,8 +4,7 @@
 //! privileges, calls that reach other processes, calls that make namespaces, and calls that would
 //! keep the process from being checkpointed. They fail as on a kernel that does not know them
 //! (`ENOSYS`), for which libraries have fallbacks; so do calls of later kernels. Calls of other
-//! architectures kill the process. Calls that could map the pool's file beyond the image are
-//! denied, too ([`growth`]).
+//! architectures kill the process.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -22,8 +21,6 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op,
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
-
-use super::growth;
 
 /// The calls of Linux 6.10 on this architecture.
 const KNOWN: [RangeInclusive<c_long>; 2] = [0..=libc::SYS_rseq, 424..=libc::SYS_mseal];
@@ -108,9 +105,9 @@ const NOT_CARRIED: &[c_long] = &[
     libc::SYS_landlock_restrict_self,
     libc::SYS_memfd_secret,
 ];
-/// Calls that map another part of a mapped file.
-const FILES: &[c_long] = &[libc::SYS_remap_file_pages];
-const DENIED: [&[c_long]; 5] = [PROCESSES, NAMESPACES, MACHINE, NOT_CARRIED, FILES];
+/// A call of old that no library makes.
+const UNUSED: &[c_long] = &[libc::SYS_remap_file_pages];
+const DENIED: [&[c_long]; 5] = [PROCESSES, NAMESPACES, MACHINE, NOT_CARRIED, UNUSED];
 
 /// The filter program for the kernel, an array of `struct sock_filter`, in base64.
 pub fn filter() -> &'static str {
@@ -147,8 +144,7 @@ fn program() -> Result<BpfProgram, BackendError> {
         SeccompAction::Allow,
         TargetArch::x86_64,
     )?;
-    let all: BpfProgram = filter.try_into()?;
-    Ok([growth::STEPS.as_slice(), &all].concat())
+    filter.try_into()
 }
 
 const NEW_NAMESPACES: u32 = (CLONE_NEWNS

@@ -7,7 +7,6 @@
 mod calls;
 mod contents;
 mod folder;
-mod growth;
 
 use std::fs;
 use std::io;
