@@ -217,10 +217,8 @@ impl NodePool {
             return Ok(image);
         }
         let (cid, bytes) = (file.id.cid, file.id.bytes);
-        if self.source != ImageSource::Pool {
-            if !self.make_room(bytes) {
-                return Err(NodeError::NoRoomForCopy { cid, bytes });
-            }
+        if self.source != ImageSource::Pool && !self.make_room(bytes) {
+            return Err(NodeError::NoRoomForCopy { cid, bytes });
         }
         let attached = attach(&self.pool, file, self.source)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());

@@ -116,7 +116,7 @@ mod tests {
         let mut writer = pool.begin(None).unwrap();
         writer.reserve(2 * CHUNK_BYTES).unwrap();
         writer.bytes_mut(CHUNK_BYTES..CHUNK_BYTES + 9000).fill(7);
-        writer.keep(&[0..CHUNK_BYTES + 9000]).unwrap();
+        writer.keep(std::slice::from_ref(&(0..CHUNK_BYTES + 9000))).unwrap();
         let (cid, _) = writer.publish().unwrap();
         let image = pool.find(cid).unwrap();
         (dir, pool, image)

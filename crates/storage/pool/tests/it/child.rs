@@ -184,12 +184,13 @@ fn act_on_word(role: &str, pool: &Pool, cid: Cid) {
         }
         "find and publish" => {
             // Past what a test shows only if it fails.
-            writeln!(std::io::stderr(), "{}", rustix::thread::gettid().as_raw_nonzero()).unwrap();
+            let thread = rustix::thread::gettid().as_raw_nonzero();
+            std::io::stderr().write_all(format!("{thread}\n").as_bytes()).unwrap();
             words.read_line(&mut String::new()).unwrap();
             pool.find(cid).unwrap();
             let mut writer = pool.begin(None).unwrap();
             writer.reserve(1).unwrap();
-            writer.keep(&[0..1]).unwrap();
+            writer.keep(std::slice::from_ref(&(0..1))).unwrap();
             writer.publish().unwrap();
             std::process::exit(0);
         }

@@ -59,7 +59,7 @@ fn a_pool_on_hugetlbfs_is_refused_and_what_is_there_stays() {
     let place = Place::plain();
     fs::create_dir(place.path()).unwrap();
     let flags = MountFlags::NOSUID;
-    if let Err(error) = rustix::mount::mount("none", &place.path(), "hugetlbfs", flags, None) {
+    if let Err(error) = rustix::mount::mount("none", place.path(), "hugetlbfs", flags, None) {
         println!("skipped: mounting hugetlbfs: {error}");
         return;
     }

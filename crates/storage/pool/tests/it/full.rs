@@ -111,7 +111,7 @@ fn a_publication_that_the_medium_refuses_leaves_nothing() {
     let mut writer = pool.begin(Some(USER)).unwrap();
     writer.reserve(CHUNK_BYTES).unwrap();
     // Neither a directory nor a link can be made any more.
-    let inodes = rustix::fs::statvfs(&place.path()).unwrap();
+    let inodes = rustix::fs::statvfs(place.path()).unwrap();
     let limit = format!("nr_inodes={}", inodes.f_files - inodes.f_ffree);
     remount(&place, &limit);
     let error = writer.publish().unwrap_err();

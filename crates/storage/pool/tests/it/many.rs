@@ -29,6 +29,8 @@ fn plant(place: &Place, numbers: std::ops::Range<u32>) {
 /// How many system calls a child makes to find an image and to publish another.
 fn calls(pool: &Pool, kind: Kind, cid: Cid) -> u32 {
     let orders = Orders { kind, cid, ..Orders::new("find and publish", pool.path()) };
+    // Waited for by its thread's id, as its tracer.
+    #[expect(clippy::zombie_processes)] // reason: see above
     let mut child = orders.command().stderr(Stdio::piped()).spawn().unwrap();
     let mut thread = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut thread).unwrap();
