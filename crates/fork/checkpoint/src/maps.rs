@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use farfork_plan::window;
 
 use crate::error::CheckpointError;
-use crate::shared::shown;
 
 /// One line of the address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +93,12 @@ impl Mapping {
         let named = || fs::metadata(format!("/proc/{pid}/root{name}"));
         mapped.is_ok_and(|mapped| named().is_ok_and(|named| identity(named) == identity(mapped)))
     }
+}
+
+/// Device and inode as `/proc/PID/maps` shows them.
+pub fn shown(device: u64, inode: u64) -> (u64, u64) {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    (u64::from(major) << 32 | u64::from(minor), inode)
 }
 
 /// Reads all mappings of a process, in address order.

@@ -15,8 +15,6 @@ mod elsewhere;
 mod layout;
 mod system_v;
 
-pub(crate) use elsewhere::shown;
-
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -29,7 +27,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
 use crate::ancestor::Ancestor;
 use crate::error::{CheckpointError, doing};
-use crate::maps::Mapping;
+use crate::maps::{Mapping, shown};
 use crate::refuse::{Cause, Refusals, causes};
 
 pub use layout::Layout;

@@ -66,7 +66,7 @@ fn held_by(pid: i32, found: &[FoundObject]) -> Vec<(usize, Holder)> {
             continue;
         }
         let Ok(inode) = fs::metadata(entry.path()) else { continue };
-        let shown = shown(inode.dev(), inode.ino());
+        let shown = maps::shown(inode.dev(), inode.ino());
         let index = position(found, shown);
         held.extend(index.map(|index| (index, Holder { pid, writes: true })));
     }
@@ -79,10 +79,4 @@ fn position(found: &[FoundObject], shown: (u64, u64)) -> Option<usize> {
 
 fn writes(mapping: &Mapping) -> bool {
     mapping.is_shared && mapping.prot & libc::PROT_WRITE as u32 != 0
-}
-
-/// Device and inode as `/proc/PID/maps` shows them.
-pub fn shown(device: u64, inode: u64) -> (u64, u64) {
-    let (major, minor) = (libc::major(device), libc::minor(device));
-    (u64::from(major) << 32 | u64::from(minor), inode)
 }
