@@ -81,7 +81,15 @@ impl Pool {
         let used_bytes = size_bytes.saturating_sub(free_bytes);
         let listed: u64 = images.iter().map(|image| image.bytes + image.table_bytes).sum();
         let unlisted_bytes = if self.is_own_mount { used_bytes.saturating_sub(listed) } else { 0 };
-        let users = self.users()?;
+        let mut notes = self.notes()?;
+        let mut users = Vec::new();
+        for user in self.users()? {
+            match self.user_info(&user) {
+                // What else there is can be shown all the same.
+                Err(error @ PoolError::DamagedQuota { .. }) => notes.push(error.to_string()),
+                info => users.push(info?),
+            }
+        }
         let mut nodes: Vec<String> = self.nodes()?.into_iter().map(|node| node.name).collect();
         nodes.sort();
         Ok(PoolInfo {
@@ -92,9 +100,9 @@ impl Pool {
             used_bytes,
             unlisted_bytes,
             charged_to: self.account.describe(),
-            notes: self.notes()?,
+            notes,
             images,
-            users: users.iter().map(|user| self.user_info(user)).collect::<Result<_, _>>()?,
+            users,
             nodes,
         })
     }

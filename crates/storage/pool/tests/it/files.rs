@@ -339,6 +339,8 @@ fn no_damage_to_a_limit_goes_unnoticed() {
     let damaged = |what: &str| {
         let read = pool.quota(USER);
         assert!(matches!(read, Err(PoolError::DamagedQuota { .. })), "{what}");
+        let info = pool.info().unwrap();
+        assert!(info.notes.iter().any(|note| note.contains("limits of user amy")), "{what}");
         let denied = publish_for(Some(USER), &pool, 1, 7);
         assert!(matches!(denied, Err(PoolError::DamagedQuota { .. })), "{what}");
     };
