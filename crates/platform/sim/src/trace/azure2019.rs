@@ -5,7 +5,7 @@
 //! durations  HashOwner,HashApp,HashFunction,Average,…,percentile_Average_0,…,percentile_Average_100   ms
 //! memory     HashOwner,HashApp,SampleCount,AverageAllocatedMb,…                                       MiB, per app
 //! ```
-//! Files are told apart by their headers. Each file of calls is the day after the one before it. Within
+//! The header of a file says which table it is. Each file of calls is the day after the one before it. Within
 //! their minute, calls arrive at random moments, drawn from the seed; durations are drawn from the
 //! function's percentiles, between two of them in a straight line.
 

@@ -162,7 +162,7 @@ impl Builder {
     }
 }
 
-/// Reads a trace from files of one format, which their headers tell if it is not given. `seed` places the
+/// Reads a trace from files of one format. Without it, the header of the first file decides. `seed` places the
 /// calls of formats that only count them.
 pub fn read(paths: &[PathBuf], format: Option<Format>, seed: u64) -> Result<Trace, SimError> {
     let mut sources = Vec::new();

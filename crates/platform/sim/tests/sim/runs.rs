@@ -54,7 +54,9 @@ fn after_sixteen_calls_a_burst_gets_clones_that_share_memory() {
 fn equal_seeds_give_equal_reports() {
     let files: [PathBuf; 2] = [data("azure2019_invocations.csv"), data("azure2019_durations.csv")];
     let report = |seed| {
-        let trace = trace::read(&files, None, seed).unwrap();
+        let mut trace = trace::read(&files, None, seed).unwrap();
+        // The last call comes at the end of the day, which would take long to simulate.
+        trace.requests.pop();
         let ended = ran(&trace);
         let report = Report::new(&trace, &ended, seed);
         let whole = Report { wall_s: 0.0, requests_per_s: 0.0, ..report };
