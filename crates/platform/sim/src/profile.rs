@@ -263,8 +263,8 @@ mod tests {
                 "far memory",
             ),
         ] {
-            let error = read_one(&profile(&cells)).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            let why = read_one(&profile(&cells)).unwrap_err();
+            assert!(why.contains(words), "{why}");
         }
     }
 }

@@ -64,8 +64,7 @@ pub fn read(
     let header = first_line(&source.bytes);
     let columns = columns(&source.path, &header, required, optional)?;
     let mut reader = ReaderBuilder::new().flexible(true).from_reader(&*source.bytes);
-    let mut records = reader.records();
-    while let Some(record) = records.next() {
+    for record in reader.records() {
         let result = match &record {
             Ok(record) => {
                 let row = Row { record, columns: &columns };
