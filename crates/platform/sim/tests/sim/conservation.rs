@@ -16,9 +16,13 @@ proptest! {
         calls in proptest::collection::vec((0u32..6, 0u64..30_000_000, 0u64..3_000_000), 1..120),
         node_mb in 300u64..3000,
         pool_mb in 1u64..200,
+        memory_mb in 20u64..260,
         nodes in 1u32..4,
     ) {
-        let trace = trace(6, &calls);
+        let mut trace = trace(6, &calls);
+        for function in &mut trace.functions {
+            function.memory_bytes = Some(memory_mb << 20);
+        }
         let settings =
             Settings { nodes, node_bytes: node_mb << 20, pool_bytes: pool_mb << 20, ..settings() };
         let ended = run(&trace, &Profiles::new(), &settings).unwrap();
@@ -34,7 +38,7 @@ proptest! {
             let totals = step.totals;
             prop_assert!(totals.near_bytes <= u64::from(nodes) * settings.node_bytes);
             prop_assert!(totals.pool_bytes <= settings.pool_bytes);
-            prop_assert!(totals.instances > 0 || totals.near_bytes == 0, "{:?}", totals);
+            prop_assert!(totals.near_bytes <= totals.instances * (memory_mb << 20), "{:?}", totals);
         }
     }
 }
