@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use farfork_platform::api::StartKind;
-use farfork_sim::profile::{BASE_US, CLONE_US, COLD_BYTES, COLD_US, Profiles, read as profiles};
+use farfork_sim::profile::{CLONE_US, COLD_BYTES, COLD_US, Profiles, read as profiles};
 use farfork_sim::report::Report;
 use farfork_sim::trace::{self, Trace};
 use farfork_sim::{Ended, Settings, page, run};
@@ -177,5 +177,4 @@ fn the_page_needs_no_network_and_says_that_it_is_modelled() {
     for foreign in ["http", "src=", "<script", "url(", "@import", "NaN", "inf"] {
         assert!(!page.contains(foreign), "{foreign}");
     }
-    assert!(BASE_US < COLD_US);
 }
