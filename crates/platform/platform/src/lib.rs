@@ -9,6 +9,7 @@
 //!  confine    the confinement of functions, and their files
 //!  runtimes   servers of functions of other kinds than Python
 //!  backend    real nodes, on which instances are clones
+//!  simulated  nodes in this process, for tests and the simulator (feature `simulated`)
 //!  operator   keys of namespaces
 //!  memory     limits of the memory of requests
 //!  store      what survives a restart: keys, actions, activations, accepted calls
@@ -32,5 +33,7 @@ pub mod operator;
 pub mod runtimes;
 pub mod scheduler;
 pub mod serve;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 pub mod store;
 pub mod trace;

@@ -22,7 +22,17 @@ pub(crate) const GROUPS: [Group; 4] = [
     Group { title: "Images and pools", commands: &["images", "hot", "pool"] },
     Group {
         title: "Platform",
-        commands: &["serve", "deploy", "invoke", "logs", "functions", "keys", "top", "replay"],
+        commands: &[
+            "serve",
+            "deploy",
+            "invoke",
+            "logs",
+            "functions",
+            "keys",
+            "top",
+            "replay",
+            "sim",
+        ],
     },
     Group { title: "Machine", commands: &["doctor", "node", "bench"] },
 ];

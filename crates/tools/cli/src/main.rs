@@ -29,6 +29,7 @@ mod reference;
 mod replay;
 mod restore;
 mod serve;
+mod sim;
 mod size;
 mod trial;
 
@@ -96,6 +97,8 @@ enum Command {
     Top(platform::top::Args),
     /// Replay a decision journal and report differences.
     Replay(replay::Args),
+    /// Simulate the platform on a trace of calls: latencies, starts and memory before buying hardware.
+    Sim(sim::Args),
     /// Create, list and revoke keys of namespaces.
     #[command(subcommand)]
     Keys(platform::keys::Command),
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Command::Functions(args) => platform::functions::run(&args),
         Command::Top(args) => platform::top::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Keys(command) => platform::keys::run(&command),
         Command::Node(args) => node::run(&args),
         Command::Generate(args) => generate::run(&args),

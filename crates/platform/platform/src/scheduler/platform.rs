@@ -247,11 +247,14 @@ impl Observable for Platform {
 }
 
 impl Shared {
-    /// Runs a request to the store on a thread that may block.
+    /// Runs a request to the store, on a thread that may block if it may.
     pub async fn ask_store<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        if !self.store.blocks() {
+            return ask(&*self.store);
+        }
         let store = Arc::clone(&self.store);
         let asked = tokio::task::spawn_blocking(move || ask(&*store)).await;
         asked.unwrap_or_else(|_| Err(StoreError::Conflict))

@@ -6,6 +6,7 @@ mod finished;
 
 use std::path::{Path, PathBuf};
 
+use redb::backends::InMemoryBackend;
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     TableHandle, WriteTransaction,
@@ -36,6 +37,8 @@ const CACHE: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Embedded {
     path: PathBuf,
+    /// Whether it is in a file.
+    has_file: bool,
     database: Database,
     finished: FinishedQueue,
 }
@@ -47,8 +50,25 @@ impl Embedded {
             .set_cache_size(CACHE)
             .create(path)
             .map_err(failed("open the store", path))?;
-        let store =
-            Embedded { path: path.to_owned(), database, finished: FinishedQueue::default() };
+        Embedded::with_tables(path, true, database)
+    }
+
+    /// Makes a database in memory, which ends with this. Its methods do not block.
+    pub fn in_memory() -> Result<Embedded, StoreError> {
+        let path = Path::new("in memory");
+        let database = Database::builder()
+            .create_with_backend(InMemoryBackend::new())
+            .map_err(failed("make the store", path))?;
+        Embedded::with_tables(path, false, database)
+    }
+
+    fn with_tables(
+        path: &Path,
+        has_file: bool,
+        database: Database,
+    ) -> Result<Embedded, StoreError> {
+        let (path, finished) = (path.to_owned(), FinishedQueue::default());
+        let store = Embedded { path, has_file, database, finished };
         // Readers fail if a table is missing.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
@@ -149,6 +169,10 @@ impl Embedded {
 }
 
 impl Store for Embedded {
+    fn blocks(&self) -> bool {
+        self.has_file
+    }
+
     fn number(&self, namespace: &Name) -> Result<u32, StoreError> {
         let known = self.read("look up a namespace", |read| {
             Ok(read.open_table(NAMESPACES)?.get(namespace.as_str())?.map(|found| found.value()))

@@ -117,6 +117,12 @@ pub struct Selection {
 
 /// What survives a restart.
 pub trait Store: Debug + Send + Sync {
+    /// Whether methods may block. Those of a store that does not are called on the threads of
+    /// asynchronous tasks, so that a simulation is the same each time.
+    fn blocks(&self) -> bool {
+        true
+    }
+
     /// The number of a namespace, counted from 0. It is assigned at the first request, kept for
     /// ever, and never given to another namespace.
     fn number(&self, namespace: &Name) -> Result<u32, StoreError>;

@@ -27,7 +27,7 @@ async fn an_instance_runs_as_its_namespaces_user() {
     assert_eq!(world.store.number(&name("first")).unwrap(), 0, "so that the guest's is another");
     let guest = world.action("a", "code", json!({}));
     world.calls(&guest, 1).await;
-    let init = world.nodes.state().init.clone();
+    let init = world.nodes.script().init.clone();
     assert_eq!(init["confinement"]["user"], 2_000_000_001);
     assert_eq!(init["confinement"]["group"], init["confinement"]["user"]);
     assert!(init["confinement"]["filter"].as_str().unwrap().len() > 100);
@@ -40,7 +40,7 @@ async fn the_files_of_an_archive_live_as_long_as_its_version() {
     let world = World::new();
     let action = world.action("zipped", &archive("one"), json!({}));
     world.calls(&action, 1).await;
-    let init = world.nodes.state().init.clone();
+    let init = world.nodes.script().init.clone();
     assert_eq!(init["value"]["code"], "", "it is in the folder");
     let folder = Path::new(init["folder"].as_str().unwrap()).to_owned();
     assert_eq!(std::fs::read_to_string(folder.join("main.py")).unwrap(), "one");

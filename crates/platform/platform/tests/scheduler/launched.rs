@@ -26,8 +26,8 @@ async fn a_program_is_launched_once_and_gets_openwhisks_requests() {
     assert_eq!(made.response.status, Outcome::Success, "{made:?}");
     // Waiting for it counts as loading, which takes 300 ms here.
     assert!(annotation(&made, "initTime").unwrap().as_u64().unwrap() >= 310, "{made:?}");
-    let launch = world.nodes.state().launch.clone();
-    let init = world.nodes.state().init.clone();
+    let launch = world.nodes.script().launch.clone();
+    let init = world.nodes.script().init.clone();
     let folder = Path::new(launch["folder"].as_str().unwrap());
     assert_eq!(launch["program"], folder.join("exec").to_str().unwrap());
     assert_eq!(std::fs::read_to_string(folder.join("exec")).unwrap(), SCRIPT);
@@ -73,7 +73,7 @@ async fn a_program_gets_each_call_on_a_connection_of_its_own() {
 async fn a_program_that_cannot_be_executed_is_a_developer_error() {
     let world = World::new();
     let action = blackbox(&world, &json!({}));
-    world.nodes.state().failing_launch = Some("cannot execute it");
+    world.nodes.script().failing_launch = Some("cannot execute it");
     let made = world.call(&action, json!({})).await;
     assert_eq!(made.response.status, Outcome::DeveloperError);
     let words = "The action failed to initialize: cannot execute it.";

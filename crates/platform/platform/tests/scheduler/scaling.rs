@@ -8,6 +8,7 @@ use farfork_policy::Settings;
 use farfork_policy::keep_alive::ByPressure;
 use farfork_policy::settings::KeepAlive;
 use farfork_types::Tiering;
+use farfork_types::wire::AddressRange;
 use serde_json::{Map, json};
 use tokio::time::sleep;
 
@@ -92,6 +93,8 @@ async fn after_the_sixteenth_call_instances_are_clones() {
     world.calls(&action, 1).await;
     settle().await;
     assert_eq!(world.nodes.events(), ["run 1", "prepare 1", "checkpoint 1"]);
+    let hot = AddressRange { process: None, start: 0x1000, end: 0x2000 };
+    assert_eq!(world.nodes.state().hot, [hot]);
     assert_eq!(world.nodes.state().images.len(), 1);
     let mut kinds: Vec<String> = burst(&world, &action, 3).await.iter().map(kind).collect();
     kinds.sort();

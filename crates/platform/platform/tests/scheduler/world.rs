@@ -64,7 +64,7 @@ impl World {
         // Functions have to traverse it.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).unwrap();
         let folders = Folders::open(directory.path().join("code")).unwrap();
-        let nodes_of_it = Arc::new(nodes.clone());
+        let nodes_of_it = Arc::new(nodes.nodes.clone());
         let others = OtherRuntimes::default();
         let memory = RequestMemory::new(settings.requests);
         let platform =

@@ -15,6 +15,7 @@ const COVERED: &[&str] = &[
     "crates/fork/",
     "crates/platform/platform/src/",
     "crates/platform/policy/",
+    "crates/platform/sim/",
     "crates/storage/",
     "crates/tools/",
     "docs/",

@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["checkpoint", "restore", "doctor"],
     &["node"],
     &["platform"],
+    &["sim"],
     &["bench", "cli"],
     &["tests", "tidy", "fuzz"],
 ];

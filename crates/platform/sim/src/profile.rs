@@ -1,0 +1,270 @@
+//! What functions take: starts, runs and memory, from profiles or by default.
+//!
+//! The defaults are medians over the twelve functions of `farfork bench tiering`
+//! (docs/results/tiering.md). The cost of a start is how much longer the first call of such an instance
+//! takes than a warm one, so page faults of that call are in it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use farfork_platform::simulated::Footprint;
+use serde::Deserialize;
+
+use crate::error::SimError;
+use crate::trace::{Function, Trace};
+
+/// Excess of the first call after a cold start.
+pub const COLD_US: u64 = 92_700;
+/// The same of a clone under the policy `mow`.
+pub const CLONE_US: u64 = 3_455;
+/// The same of a clone in a ghost with the image attached.
+pub const GHOST_US: u64 = 1_023;
+/// Of a cold start, the time until the instance accepts code: to the first instruction of a clone of the
+/// base image in an empty ghost.
+pub const BASE_US: u64 = 784;
+/// A whole checkpoint: 27.4 MB at 476 MB/s (docs/results/fork-epyc.md, c-24M), which is the size of the
+/// median function.
+pub const CHECKPOINT_US: u64 = 58_000;
+/// Local memory after one call of a cold started instance.
+pub const COLD_BYTES: u64 = 28_850_000;
+/// The same of a clone under the policy `mow`.
+pub const CLONE_BYTES: u64 = 3_680_000;
+/// Memory limit of a function whose memory is not known: OpenWhisk's default.
+pub const LIMIT_MB: u64 = 256;
+/// The smallest limit that the platform accepts.
+const LEAST_MB: u64 = 32;
+
+/// The whole of a share.
+const WHOLE_PERMILLE: u64 = 1000;
+
+/// A profile of a function, as in its file.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Profile {
+    /// The function, named as in the trace.
+    pub function: String,
+    /// Where it was measured.
+    #[serde(default)]
+    pub machine: serde_json::Value,
+    /// What of it is modelled.
+    #[serde(default)]
+    pub modelled: serde_json::Value,
+    /// The version that measured it.
+    #[serde(default)]
+    pub version: serde_json::Value,
+    /// The measurements.
+    pub cells: Vec<Cell>,
+}
+
+/// Measurements with one payload and one share of local memory.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Cell {
+    /// Bytes of the arguments.
+    pub payload_bytes: u64,
+    /// Share of memory that is local.
+    pub local_permille: u64,
+    /// Durations of phases. Used are `cold`, `clone`, `ghost` and `checkpoint`.
+    #[serde(default)]
+    pub phase_us: BTreeMap<String, u64>,
+    /// Latency of warm calls.
+    pub latency_us: Latency,
+    /// Near memory.
+    pub near_bytes: u64,
+    /// Memory in the pool.
+    #[serde(default)]
+    pub pool_bytes: u64,
+    /// Memory further away.
+    #[serde(default)]
+    pub far_bytes: u64,
+}
+
+/// Latency of warm calls.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Latency {
+    /// The median.
+    pub p50: u64,
+}
+
+/// What a function takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Excess of a first call after a cold start.
+    pub cold_us: u64,
+    /// The same of a clone.
+    pub clone_us: u64,
+    /// The same of a clone in an attached ghost.
+    pub ghost_us: u64,
+    /// Its memory.
+    pub footprint: Footprint,
+    /// Its memory limit.
+    pub limit_mb: u64,
+    /// Durations of runs by the largest payload that takes so long.
+    pub run_us: BTreeMap<u64, u64>,
+}
+
+impl Behaviour {
+    /// A function without a profile, with this memory if known.
+    pub fn typical(memory_bytes: Option<u64>) -> Behaviour {
+        let cold_bytes = memory_bytes.unwrap_or(COLD_BYTES);
+        let clone_bytes = scaled(cold_bytes, CLONE_BYTES, COLD_BYTES);
+        let footprint = Footprint {
+            cold_bytes,
+            clone_bytes,
+            mapped_bytes: cold_bytes - clone_bytes,
+            image_bytes: cold_bytes,
+        };
+        Behaviour {
+            cold_us: COLD_US,
+            clone_us: CLONE_US,
+            ghost_us: GHOST_US,
+            footprint,
+            limit_mb: memory_bytes.map_or(LIMIT_MB, limit_mb),
+            run_us: BTreeMap::new(),
+        }
+    }
+
+    /// How long a call with this payload runs, if the profile says so.
+    pub fn run_us(&self, payload_bytes: u64) -> Option<u64> {
+        let fitting = self.run_us.range(payload_bytes..).next();
+        fitting.or(self.run_us.last_key_value()).map(|(_, us)| *us)
+    }
+}
+
+fn scaled(bytes: u64, part: u64, whole: u64) -> u64 {
+    let scaled = u128::from(bytes) * u128::from(part) / u128::from(whole);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+fn limit_mb(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20).max(LEAST_MB)
+}
+
+/// Profiles by function.
+pub type Profiles = BTreeMap<String, Behaviour>;
+
+/// Reads profiles. Each must be of a function of the trace.
+pub fn read(paths: &[PathBuf], trace: &Trace) -> Result<Profiles, SimError> {
+    let mut profiles = Profiles::new();
+    for path in paths {
+        let text =
+            fs::read(path).map_err(|source| SimError::Read { path: path.clone(), source })?;
+        let profile: Profile = serde_json::from_slice(&text)
+            .map_err(|wrong| SimError::profile(path, format!("it is not a profile: {wrong}")))?;
+        let behaviour = behaviour(path, &profile)?;
+        let name = profile.function;
+        if !trace.functions.iter().any(|function| function.name == name) {
+            let reason = format!("its function '{name}' is not in the trace");
+            return Err(SimError::profile(path, reason));
+        }
+        if profiles.insert(name.clone(), behaviour).is_some() {
+            let reason = format!("there is another profile of function '{name}'");
+            return Err(SimError::profile(path, reason));
+        }
+    }
+    Ok(profiles)
+}
+
+/// What each function of a trace takes, in their order.
+pub fn behaviours(functions: &[Function], profiles: &Profiles) -> Vec<Behaviour> {
+    let one = |function: &Function| {
+        let known = profiles.get(&function.name).cloned();
+        known.unwrap_or_else(|| Behaviour::typical(function.memory_bytes))
+    };
+    functions.iter().map(one).collect()
+}
+
+/// Cold started instances have most of their memory near, clones least.
+fn behaviour(path: &Path, profile: &Profile) -> Result<Behaviour, SimError> {
+    let wrong = |reason: &str| SimError::profile(path, reason);
+    let cells = &profile.cells;
+    if cells.iter().any(|cell| cell.local_permille > WHOLE_PERMILLE) {
+        return Err(wrong("a share is above 1000 ‰"));
+    }
+    let most = cells.iter().map(|cell| cell.local_permille).max();
+    let least = cells.iter().map(|cell| cell.local_permille).min();
+    let (Some(most), Some(least)) = (most, least) else {
+        return Err(wrong("it has no cells: measure at least one payload and share"));
+    };
+    let at = |share: u64| cells.iter().filter(move |cell| cell.local_permille == share);
+    let (whole, clone) = (|| at(most), || at(least));
+    if whole().chain(clone()).any(|cell| cell.far_bytes > 0) {
+        return Err(wrong("its function has far memory, which is not simulated yet"));
+    }
+    let cold_bytes = whole().map(|cell| cell.near_bytes).max().unwrap_or(0);
+    let clone_bytes = clone().map(|cell| cell.near_bytes).max().unwrap_or(0);
+    let mapped_bytes = clone().map(|cell| cell.pool_bytes).max().unwrap_or(0);
+    if clone_bytes > cold_bytes {
+        return Err(wrong("it has more near memory with a smaller local share"));
+    }
+    let typical = Behaviour::typical(None);
+    let phase = |name: &str, otherwise: u64| {
+        let known = cells.iter().filter_map(|cell| cell.phase_us.get(name)).max();
+        known.copied().unwrap_or(otherwise)
+    };
+    Ok(Behaviour {
+        cold_us: phase("cold", typical.cold_us),
+        clone_us: phase("clone", typical.clone_us),
+        ghost_us: phase("ghost", typical.ghost_us),
+        footprint: Footprint {
+            cold_bytes,
+            clone_bytes,
+            mapped_bytes,
+            image_bytes: cold_bytes.max(mapped_bytes),
+        },
+        limit_mb: limit_mb(cold_bytes),
+        run_us: whole().map(|cell| (cell.payload_bytes, cell.latency_us.p50)).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_one(text: &str) -> Result<Behaviour, String> {
+        let profile: Profile = serde_json::from_str(text).unwrap();
+        behaviour(Path::new("p.json"), &profile).map_err(|error| error.to_string())
+    }
+
+    fn cell(payload: u64, share: u64, near: u64, pool: u64, p50: u64) -> String {
+        format!(
+            r#"{{"payload_bytes": {payload}, "local_permille": {share}, "phase_us": {{"clone": 2000}},
+                "latency_us": {{"p50": {p50}, "p99": 9, "n": 3}}, "near_bytes": {near},
+                "pool_bytes": {pool}, "far_bytes": 0}}"#
+        )
+    }
+
+    fn profile(cells: &[String]) -> String {
+        format!(r#"{{"function": "f", "machine": "m", "cells": [{}]}}"#, cells.join(","))
+    }
+
+    #[test]
+    fn cold_instances_are_near_and_clones_share() {
+        let cells = [
+            cell(0, 0, 5 << 20, 60 << 20, 900),
+            cell(0, 1000, 64 << 20, 0, 700),
+            cell(9, 1000, 1, 0, 800),
+        ];
+        let seen = read_one(&profile(&cells)).unwrap();
+        let Footprint { cold_bytes, clone_bytes, mapped_bytes, image_bytes } = seen.footprint;
+        assert_eq!((cold_bytes, image_bytes), (64 << 20, 64 << 20));
+        assert_eq!((clone_bytes, mapped_bytes, seen.limit_mb), (5 << 20, 60 << 20, 64));
+        assert_eq!((seen.clone_us, seen.cold_us), (2000, COLD_US));
+        assert_eq!([0, 1, 9, 10].map(|bytes| seen.run_us(bytes)), [700, 800, 800, 800].map(Some));
+    }
+
+    #[test]
+    fn profiles_that_say_nothing_or_nonsense_are_refused() {
+        for (cells, words) in [
+            (vec![], "no cells"),
+            (vec![cell(0, 1001, 1, 1, 1)], "above 1000"),
+            (vec![cell(0, 0, 2, 1, 1), cell(0, 1000, 1, 1, 1)], "more near memory"),
+            (
+                vec![cell(0, 0, 1, 1, 1).replace("\"far_bytes\": 0", "\"far_bytes\": 1")],
+                "far memory",
+            ),
+        ] {
+            let why = read_one(&profile(&cells)).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Nothing is lost and nothing is made, whatever the trace.
+
+use std::collections::BTreeSet;
+
+use farfork_sim::profile::Profiles;
+use farfork_sim::{Settings, run};
+use proptest::prelude::*;
+
+use crate::{settings, trace};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_ends_once_and_memory_stays_within_budgets(
+        calls in proptest::collection::vec((0u32..6, 0u64..30_000_000, 0u64..3_000_000), 1..120),
+        node_mb in 300u64..3000,
+        pool_mb in 1u64..200,
+        memory_mb in 20u64..260,
+        nodes in 1u32..4,
+    ) {
+        let mut trace = trace(6, &calls);
+        for function in &mut trace.functions {
+            function.memory_bytes = Some(memory_mb << 20);
+        }
+        let settings =
+            Settings { nodes, node_bytes: node_mb << 20, pool_bytes: pool_mb << 20, ..settings() };
+        let ended = run(&trace, &Profiles::new(), &settings).unwrap();
+        let requests: BTreeSet<usize> = ended.records.iter().map(|record| record.request).collect();
+        prop_assert_eq!((ended.records.len(), requests.len()), (calls.len(), calls.len()));
+        for record in &ended.records {
+            let end_us = record.arrival_us + record.latency_us;
+            prop_assert!(record.start.is_none() || record.latency_us >= record.duration_us);
+            // Timers end at whole milliseconds.
+            prop_assert!(end_us <= ended.end_us + 1000, "{:?} ends after {}", record, ended.end_us);
+        }
+        for step in &ended.series.steps {
+            let totals = step.totals;
+            prop_assert!(totals.near_bytes <= u64::from(nodes) * settings.node_bytes);
+            prop_assert!(totals.pool_bytes <= settings.pool_bytes);
+            prop_assert!(totals.near_bytes <= totals.instances * (memory_mb << 20), "{:?}", totals);
+        }
+    }
+}
