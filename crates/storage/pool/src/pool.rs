@@ -16,6 +16,9 @@ use crate::media::Medium;
 use crate::probe::Probe;
 use crate::superblock::{self, Superblock};
 
+/// Directories that are open to all users, and have to stay so. Any other becomes its owner's alone.
+const SHARED_PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
+
 /// An open pool. Any number of threads and processes may use one pool at once.
 pub struct Pool {
     pub(crate) directory: Directory,
@@ -65,8 +68,10 @@ impl Pool {
         let directory = Directory::open(path)?;
         let failed = || directory.failed("make the pool", "");
         demand_owner(&directory)?;
-        // Not made so here: others may use the directory, as they do `/dev/shm`.
-        demand_private(&directory)?;
+        if SHARED_PLACES.iter().any(|place| directory.path() == Path::new(place)) {
+            let why = "other users keep files there; give a directory of its own below it";
+            return Err(PoolError::Unsuitable { path: directory.path().to_owned(), why });
+        }
         let medium = Medium::under(directory.fd()).map_err(failed())?;
         medium.suits(path)?;
         let is_taken = || PoolError::NotEmpty { path: directory.path().to_owned() };

@@ -13,7 +13,7 @@ use crate::crash::chown_all;
 const OTHER: u32 = 1234;
 
 #[test]
-fn a_directory_that_others_may_write_to_is_refused() {
+fn a_pool_that_others_may_write_to_is_refused_and_a_new_one_is_not_left_so() {
     let place = Place::plain();
     for mode in [0o770, 0o702, 0o720] {
         fs::create_dir(place.path()).unwrap();
@@ -24,9 +24,6 @@ fn a_directory_that_others_may_write_to_is_refused() {
             assert!(error.to_string().contains("chmod 700"), "{error}");
         };
         allow(mode).unwrap();
-        is_refused(Pool::create(&place.path(), Pool::SMALLEST_BYTES));
-        assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, mode);
-        allow(0o755).unwrap();
         drop(place.pool());
         assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, 0o700);
         allow(mode).unwrap();
@@ -89,4 +86,16 @@ fn no_pool_is_made_in_a_directory_of_another_user() {
     assert!(matches!(error, PoolError::ForeignOwner { .. }), "{error}");
     assert_eq!(place.list("."), [""; 0]);
     assert_eq!(fs::metadata(place.path()).unwrap().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn no_pool_takes_a_directory_that_all_users_share() {
+    let before = fs::metadata("/dev/shm").unwrap().mode();
+    let refused = Pool::create(std::path::Path::new("/dev/shm"), Pool::SMALLEST_BYTES);
+    let error = refused.unwrap_err();
+    assert!(
+        matches!(error, PoolError::Unsuitable { .. } | PoolError::ForeignOwner { .. }),
+        "{error}"
+    );
+    assert_eq!(fs::metadata("/dev/shm").unwrap().mode(), before);
 }
