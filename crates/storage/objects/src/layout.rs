@@ -6,7 +6,7 @@
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
 //!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
 //!    4096  clients 1 to 126, 64 bytes each
-//!            0  state: 0 free, 1 in use  8  pid                   16  0 …
+//!            0  state: 0 free, 1 in use, 2 being given back        8  pid        16  0 …
 //!   12288  mailboxes, 32 times 8,448 bytes
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
 //!           64  client that sends       72  next to send          80  0 …
@@ -39,6 +39,8 @@ pub const FREE: u8 = 0;
 pub const IN_MAILBOX: u8 = 255;
 /// State of a mailbox that can be used, and of a client that has its id.
 pub const READY: u64 = 1;
+/// State of a client whose objects are being given back.
+pub const LEAVING: u64 = 2;
 /// Smallest region.
 pub const SMALLEST_BYTES: u64 = 1 << 20;
 /// Largest region.

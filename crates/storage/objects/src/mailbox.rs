@@ -15,6 +15,9 @@
 //!    its message was taken by a receiver that died before it moved the head, or was never sent. Receivers
 //!    skip holes. They also skip to the sequence that a slot names if the ring has been round meanwhile.
 
+use std::thread;
+use std::time::Duration;
+
 use crate::error::ObjectsError;
 use crate::layout::{
     ClientId, IN_MAILBOX, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, slot_parts,
@@ -31,6 +34,10 @@ pub struct Mailbox(pub(crate) usize);
 
 /// Idle receivers look for holes once in so many polls: the tail is the sender's cache line.
 const POLLS_BETWEEN_HOLES: u32 = 64;
+
+/// Looks at a client that seems alive before its end of a mailbox counts as taken.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// What a client knows of a mailbox.
 #[derive(Debug)]
@@ -110,7 +117,10 @@ impl Ends {
     ) -> Result<bool, ObjectsError> {
         let tail = match self.tail {
             Some(tail) => tail,
-            None => self.become_sender(region, id)?,
+            None => match self.become_sender(region, id)? {
+                Some(tail) => tail,
+                None => return Ok(false),
+            },
         };
         let Region { words, layout, .. } = region;
         let slot = self.at.slot(tail & (self.slots - 1));
@@ -145,7 +155,10 @@ impl Ends {
     ) -> Result<Option<u32>, ObjectsError> {
         let head = match self.head {
             Some(head) => head,
-            None => self.become_receiver(region, id)?,
+            None => match self.become_receiver(region, id)? {
+                Some(head) => head,
+                None => return Ok(None),
+            },
         };
         let Region { words, layout, .. } = region;
         let slot = self.at.slot(head & (self.slots - 1));
@@ -212,38 +225,42 @@ impl Ends {
         region.damaged(format!("mailbox {} has a slot with {word:#x}", self.name))
     }
 
+    /// Becomes the sender. `None` while the last one is being recovered.
     #[cold]
     fn become_sender<P: Platform>(
         &mut self,
         region: &Region<P>,
         id: ClientId,
-    ) -> Result<u64, ObjectsError> {
-        self.take_role(region, id, self.at.sender(), "send to")?;
-        let tail = region.words.word(self.at.tail());
-        self.tail = Some(tail);
-        Ok(tail)
+    ) -> Result<Option<u64>, ObjectsError> {
+        if self.take_role(region, id, self.at.sender(), "send to")? {
+            self.tail = Some(region.words.word(self.at.tail()));
+        }
+        Ok(self.tail)
     }
 
+    /// Becomes the receiver. `None` while the last one is being recovered.
     #[cold]
     fn become_receiver<P: Platform>(
         &mut self,
         region: &Region<P>,
         id: ClientId,
-    ) -> Result<u64, ObjectsError> {
-        self.take_role(region, id, self.at.receiver(), "receive from")?;
-        let head = region.words.word(self.at.head());
-        self.head = Some(head);
-        Ok(head)
+    ) -> Result<Option<u64>, ObjectsError> {
+        if self.take_role(region, id, self.at.receiver(), "receive from")? {
+            self.head = Some(region.words.word(self.at.head()));
+        }
+        Ok(self.head)
     }
 
-    /// Takes one end of the mailbox from no client, or from a dead one.
+    /// Takes one end of the mailbox from no client, or from a dead one; returns whether it did. If not, another
+    /// process is recovering its client.
     fn take_role<P: Platform>(
         &self,
         region: &Region<P>,
         id: ClientId,
         at: usize,
         doing: &'static str,
-    ) -> Result<(), ObjectsError> {
+    ) -> Result<bool, ObjectsError> {
+        let mut tries = 0;
         while !region.words.claim_word(at, 0, u64::from(id.number())) {
             let word = region.words.word(at);
             let holder = match u8::try_from(word).ok().and_then(ClientId::new) {
@@ -254,13 +271,21 @@ impl Ends {
                     return Err(region.damaged(what));
                 }
             };
-            let is_taken = !recover_if_dead(region, holder)?;
-            if is_taken && region.words.word(at) == word {
+            if recover_if_dead(region, holder)? || region.words.word(at) != word {
+                continue;
+            }
+            if region.words.word(region.layout.client(holder)) != READY {
+                return Ok(false);
+            }
+            // It seems alive. A process that has just begun to recover it makes it seem so, too.
+            if tries == TRIES {
                 let (name, holder) = (self.name.clone(), holder.number());
                 return Err(ObjectsError::RoleTaken { doing, name, holder });
             }
+            tries += 1;
+            thread::sleep(PAUSE);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Recovers the client at the other end if it is dead, so that what it left does not stand in the way.

@@ -10,7 +10,7 @@
 //! 5. Its id becomes free. Until then every client that opens the region or looks for memory recovers it.
 
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, Layout, MAILBOXES, slot_parts};
+use crate::layout::{ClientId, FREE, LEAVING, Layout, MAILBOXES, slot_parts};
 use crate::region::{Platform, Region, has_fault};
 use crate::words::Words;
 
@@ -54,9 +54,8 @@ pub(crate) fn recover_if_dead<P: Platform>(
 /// Gives back what a client has. The caller holds the client's claim.
 pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
     let Region { words, layout, .. } = region;
-    if has_fault!(P, RecoveryFreesIdFirst) {
-        words.set_word(layout.client(id), 0);
-    }
+    let state = if has_fault!(P, RecoveryFreesIdFirst) { 0 } else { LEAVING };
+    words.set_word(layout.client(id), state);
     if has_fault!(P, RecoveryFreesBeforeSlots) {
         free_granules(words, layout, id);
     }

@@ -39,6 +39,11 @@ fn mailbox(client: &mut Client, worker: usize) -> Mailbox {
 
 /// Allocates, frees, receives and sends for ever. Its objects must keep what it wrote.
 fn work(path: &Path, worker: usize, seed: u64) {
+    // A kill in the middle of a panic must not hide it.
+    let failure = path.with_extension("failed");
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = std::fs::write(&failure, panic.to_string());
+    }));
     let mut client = Client::open(path).expect("a client");
     let (from, to) = (mailbox(&mut client, worker), mailbox(&mut client, worker + 1));
     let mut random = Random(seed);
@@ -122,6 +127,9 @@ fn stop(worker: Pid) -> Result<(), String> {
 }
 
 fn account(observer: &mut Client, held: &[NonNull<u8>]) -> Result<(), String> {
+    let failure = observer.region().path().with_extension("failed");
+    let failure = std::fs::read_to_string(failure).unwrap_or_default();
+    demand(failure.is_empty(), || failure.clone())?;
     let check = observer.region().check().map_err(words)?;
     let most = WORKERS as u64 * SLOTS;
     let is_right = check.is_clean() && check.owned == HELD && check.in_mailboxes <= most;
