@@ -22,7 +22,7 @@ extern "C" {
 typedef struct ff_region ff_region;
 typedef struct ff_mailbox ff_mailbox;
 
-/* An object, in every process. 0 is no object. */
+/* An object, in every process. Never 0 for an object. */
 typedef uint64_t ff_ref;
 
 /* Opens a region. EPROTONOSUPPORT: another version. EBADMSG: damaged or truncated. EADDRINUSE: something
