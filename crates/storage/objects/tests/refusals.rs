@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,12 @@ fn region() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-fn patch(path: &PathBuf, at: u64, bytes: &[u8]) {
+fn patch(path: &Path, at: u64, bytes: &[u8]) {
     let mut file = File::options().write(true).open(path).expect("the region");
     file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(bytes)).expect("a patch");
 }
 
-fn refused(path: &PathBuf, word: &str) -> ObjectsError {
+fn refused(path: &Path, word: &str) -> ObjectsError {
     let error = Client::open(path).expect_err("it cannot be opened");
     assert!(error.to_string().contains(word), "no '{word}' in: {error}");
     assert!(Region::destroy(path).is_err(), "destroyed: {error}");
