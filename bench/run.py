@@ -3,8 +3,8 @@
 usage: bench/run.py [--quick] [NAME ...]
 
 For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
-`features` and `gateway` plots as SVG and PNG. Every figure in them is a median with its 95 %
-interval.
+`features`, `gateway` and `objects` plots as SVG and PNG. Every figure in them is a median with its
+95 % interval.
 """
 
 import argparse
@@ -28,7 +28,16 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results"
 # The program, its benchmarks, and the plugin that QEMU loads.
 PACKAGES = ["farfork-cli", "farfork-bench", "farfork-caches-qemu"]
-BENCHMARKS = ["fork", "features", "tiering", "porter", "porter-slow-pool", "gateway", "latency"]
+BENCHMARKS = [
+    "fork",
+    "features",
+    "tiering",
+    "porter",
+    "porter-slow-pool",
+    "gateway",
+    "latency",
+    "objects",
+]
 
 
 def main() -> int:
@@ -70,7 +79,7 @@ def _write(name: str, report: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     if name == "features":
         text = table.features(report)
-    elif name == "gateway":
+    elif name in ("gateway", "objects"):
         text = table.plain(report)
     elif name == "tiering":
         text = tiering_page.markdown(report)

@@ -18,6 +18,7 @@ mod fork;
 mod goals;
 mod latency;
 mod machine;
+mod objects;
 mod porter;
 mod program;
 mod protocol;
@@ -76,6 +77,8 @@ pub enum Benchmark {
     Gateway,
     /// The modelled cost of a slow pool.
     Latency,
+    /// Objects in shared memory against mimalloc.
+    Objects,
 }
 
 /// Runs a benchmark.
@@ -88,6 +91,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::PorterSlowPool => porter::run(options, true),
         Benchmark::Gateway => porter::gateway::run(options),
         Benchmark::Latency => latency::run(options),
+        Benchmark::Objects => objects::run(options),
     }
 }
 

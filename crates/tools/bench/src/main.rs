@@ -44,6 +44,8 @@ enum Name {
     Gateway,
     /// What a slow pool would cost: misses counted in an emulated processor, times modelled.
     Latency,
+    /// Objects in shared memory against mimalloc: allocate, free, send, receive.
+    Objects,
 }
 
 impl Name {
@@ -56,6 +58,7 @@ impl Name {
             Name::PorterSlowPool => Benchmark::PorterSlowPool,
             Name::Gateway => Benchmark::Gateway,
             Name::Latency => Benchmark::Latency,
+            Name::Objects => Benchmark::Objects,
         }
     }
 }

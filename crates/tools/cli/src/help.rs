@@ -19,7 +19,7 @@ pub(crate) const GROUPS: [Group; 4] = [
         title: "Processes and clones",
         commands: &["checkpoint", "restore", "ps", "wait", "kill", "promote", "ghost"],
     },
-    Group { title: "Images and pools", commands: &["images", "hot", "pool"] },
+    Group { title: "Images, pools and regions", commands: &["images", "hot", "pool", "region"] },
     Group {
         title: "Platform",
         commands: &[

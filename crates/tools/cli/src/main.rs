@@ -26,6 +26,7 @@ mod progress;
 mod promote;
 #[cfg(test)]
 mod reference;
+mod region;
 mod replay;
 mod restore;
 mod serve;
@@ -60,6 +61,9 @@ enum Command {
     /// Create, inspect, check and delete pools.
     #[command(subcommand)]
     Pool(pool::Command),
+    /// Create, inspect, check and delete regions for objects in shared memory.
+    #[command(subcommand)]
+    Region(region::Command),
     /// Checkpoint a running process into a pool.
     Checkpoint(checkpoint::Args),
     /// Start clones of an image.
@@ -120,6 +124,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(command) => pool::run(&command),
+        Command::Region(command) => region::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Wait(args) => clones::wait(&args),

@@ -260,3 +260,41 @@ fn errors_of_usage_name_the_missing_option() {
     assert!(!message.contains("--pool <"), "{message}");
     place.fails(&["restore", "a/b", "--count", "0"], 2, &["--count"]);
 }
+
+#[test]
+fn regions_are_made_shown_checked_and_destroyed() {
+    let place = TestDirectory::create("region");
+    let path = place.path("region");
+    let call = |arguments: &[&str]| {
+        let output = place.farfork(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&call(arguments)).expect("one JSON document")
+    };
+    place.fails(&["region", "create", &path, "--size", "4K"], 1, &["4096 bytes", "from 1048576"]);
+    place.fails(&["region", "create", &path], 2, &["--size"]);
+    assert_eq!(call(&["region", "create", &path, "--size", "2M"]).trim(), path);
+    place.fails(&["region", "create", &path, "--size", "2M"], 1, &["File exists"]);
+    let info = json(&["region", "info", &path, "--json"]);
+    assert_eq!((&info["bytes"], &info["object_bytes"]), (&(2 << 20).into(), &64.into()));
+    assert_eq!(info["objects"], info["objects_free"]);
+    let mut client = farfork::Client::open(Path::new(&path)).expect("a client");
+    client.allocate(64).expect("an object");
+    client.mailbox("m", 4).expect("a mailbox");
+    let info = json(&["region", "info", &path, "--json"]);
+    assert_eq!(info["clients"][0]["pid"], std::process::id());
+    assert_eq!(
+        (&info["clients"][0]["objects"], &info["mailboxes"][0]["slots"]),
+        (&1.into(), &4.into())
+    );
+    let check = json(&["region", "check", &path, "--json"]);
+    assert_eq!((&check["owned"], &check["lost"]), (&1.into(), &0.into()));
+    place.fails(&["region", "destroy", &path], 1, &["1 clients use it"]);
+    drop(client);
+    assert!(call(&["region", "info", &path]).contains("mailbox m: 0 of 4 slots full"));
+    assert!(call(&["region", "check", &path]).contains("0 lost, 0 double, 0 foreign"));
+    call(&["region", "destroy", &path]);
+    place.fails(&["region", "check", &path], 1, &["No such file"]);
+}

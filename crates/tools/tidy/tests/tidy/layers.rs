@@ -9,7 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["types", "caches"],
     &["sys", "policy"],
     &["plan", "caches-qemu"],
-    &["restorer", "pool"],
+    &["restorer", "pool", "objects"],
     &["image"],
     &["pages"],
     &["checkpoint", "restore", "doctor"],

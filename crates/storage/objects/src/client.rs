@@ -1,0 +1,278 @@
+//! A client of a region: what its user calls.
+
+use std::fmt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::ObjectsError;
+use crate::heap::Heap;
+use crate::layout::{ClientId, GRANULE_BYTES, READY};
+use crate::liveness::Liveness;
+use crate::mailbox::{self, Ends, Mailbox};
+use crate::recovery::give_back;
+use crate::region::{Node, Platform, Region};
+use crate::words::Words;
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timeout {
+    /// Not at all.
+    Poll,
+    /// At most so long.
+    After(Duration),
+    /// For ever.
+    Never,
+}
+
+/// Polls before a waiting client lets others run.
+const SPINS: u32 = 4000;
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// An open handle of a region. One thread at a time uses it; another thread opens its own. Dropped, it gives
+/// back all objects that it owns.
+pub struct Client<P: Platform = Node> {
+    region: Region<P>,
+    id: ClientId,
+    heap: Heap,
+    mailboxes: Vec<Ends>,
+    /// Address of the region's first byte.
+    address: u64,
+    /// The process that may use it: a forked child may not.
+    process: u32,
+    /// Last: it ends the client's life.
+    _claim: <P::Liveness as Liveness>::Claim,
+}
+
+impl Client {
+    /// Becomes a client of a region.
+    ///
+    /// # Errors
+    /// [`ObjectsError`] says why not.
+    pub fn open(path: &Path) -> Result<Client, ObjectsError> {
+        Client::open_on(path)
+    }
+}
+
+impl<P: Platform> Client<P> {
+    /// The same on another platform.
+    ///
+    /// # Errors
+    /// [`ObjectsError`] says why not.
+    pub fn open_on(path: &Path) -> Result<Client<P>, ObjectsError> {
+        let region = Region::<P>::open(path)?;
+        for id in ClientId::all() {
+            if region.is_in_use(id) && region.is_alive(id)? {
+                continue;
+            }
+            let Some(claim) = region.claim(id)? else { continue };
+            if region.is_in_use(id) {
+                give_back(&region, id);
+            }
+            let process = std::process::id();
+            region.words.set_word(region.layout.client_pid(id), u64::from(process));
+            region.words.set_word(region.layout.client(id), READY);
+            let (heap, address) = (Heap::new(id, &region.layout), region.header.address);
+            let mailboxes = Vec::new();
+            return Ok(Client { region, id, heap, mailboxes, address, process, _claim: claim });
+        }
+        Err(ObjectsError::ClientsFull { path: path.to_owned() })
+    }
+
+    /// Its id, which no other living client has.
+    pub fn id(&self) -> u8 {
+        self.id.number()
+    }
+
+    /// Its region.
+    pub fn region(&self) -> &Region<P> {
+        &self.region
+    }
+
+    /// Allocates an object. Its bytes are what the last owner left.
+    ///
+    /// # Errors
+    /// [`ObjectsError::TooLarge`], [`ObjectsError::Full`].
+    #[inline]
+    pub fn allocate(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
+        if bytes as u64 > GRANULE_BYTES {
+            return Err(ObjectsError::TooLarge { bytes });
+        }
+        let granule = self.heap.allocate(&self.region)?;
+        Ok(self.pointer(granule))
+    }
+
+    /// Frees an object.
+    ///
+    /// # Errors
+    /// [`ObjectsError::NotOwned`].
+    #[inline]
+    pub fn free(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
+        let granule = self.owned(object, "free")?;
+        self.heap.free(&self.region, granule);
+        Ok(())
+    }
+
+    /// Bytes that an object can hold.
+    ///
+    /// # Errors
+    /// [`ObjectsError::NotOwned`].
+    pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize, ObjectsError> {
+        self.owned(object, "measure").map(|_| GRANULE_BYTES as usize)
+    }
+
+    /// A reference to an object, which is valid in every process: its distance from the beginning of the region,
+    /// and 16 bits of the region's identity above it.
+    ///
+    /// # Errors
+    /// [`ObjectsError::NotOwned`].
+    pub fn reference(&self, object: NonNull<u8>) -> Result<u64, ObjectsError> {
+        let granule = self.owned(object, "refer to")?;
+        Ok(self.tag() | self.region.layout.granule(granule))
+    }
+
+    /// The object of a reference. It need not be the client's own.
+    ///
+    /// # Errors
+    /// [`ObjectsError::ForeignReference`].
+    pub fn object(&self, reference: u64) -> Result<NonNull<u8>, ObjectsError> {
+        let within =
+            Some(reference ^ self.tag()).filter(|offset| *offset < self.region.header.bytes);
+        let granule = within.and_then(|offset| self.region.layout.granule_at(offset));
+        granule
+            .map(|granule| self.pointer(granule))
+            .ok_or(ObjectsError::ForeignReference { reference })
+    }
+
+    fn tag(&self) -> u64 {
+        let [low, high, ..] = self.region.header.uuid;
+        u64::from(low) << 48 | u64::from(high) << 56
+    }
+
+    /// Finds a mailbox by its name, or makes it.
+    ///
+    /// # Errors
+    /// [`ObjectsError::BadName`], [`ObjectsError::BadSlots`] (also if it has another number of slots),
+    /// [`ObjectsError::MailboxesFull`].
+    pub fn mailbox(&mut self, name: &str, slots: u64) -> Result<Mailbox, ObjectsError> {
+        let ends = mailbox::open(&self.region, name, slots)?;
+        let known = self.mailboxes.iter().position(|known| known.name() == name);
+        let index = known.unwrap_or_else(|| {
+            self.mailboxes.push(ends);
+            self.mailboxes.len() - 1
+        });
+        Ok(Mailbox(index))
+    }
+
+    /// Sends an object, which is the receiver's from then on. Returns whether there was room in time. The first
+    /// send makes this client the mailbox's sender.
+    ///
+    /// # Errors
+    /// [`ObjectsError::NotOwned`], [`ObjectsError::RoleTaken`].
+    #[inline]
+    pub fn send(
+        &mut self,
+        mailbox: Mailbox,
+        object: NonNull<u8>,
+        timeout: Timeout,
+    ) -> Result<bool, ObjectsError> {
+        let granule = self.owned(object, "send")?;
+        let (region, id) = (&self.region, self.id);
+        let ends = &mut self.mailboxes[mailbox.0];
+        if ends.send(region, id, granule)? {
+            return Ok(true);
+        }
+        let sent =
+            wait(region, ends, timeout, |ends| Ok(ends.send(region, id, granule)?.then_some(())))?;
+        Ok(sent.is_some())
+    }
+
+    /// Receives an object. `None` if none came in time. The first call makes this client the mailbox's receiver.
+    ///
+    /// # Errors
+    /// [`ObjectsError::RoleTaken`], [`ObjectsError::Damaged`].
+    #[inline]
+    pub fn receive(
+        &mut self,
+        mailbox: Mailbox,
+        timeout: Timeout,
+    ) -> Result<Option<NonNull<u8>>, ObjectsError> {
+        let (region, id) = (&self.region, self.id);
+        let ends = &mut self.mailboxes[mailbox.0];
+        let mut granule = ends.receive(region, id)?;
+        if granule.is_none() {
+            granule = wait(region, ends, timeout, |ends| ends.receive(region, id))?;
+        }
+        Ok(granule.map(|granule| self.pointer(granule)))
+    }
+
+    #[inline]
+    fn pointer(&self, granule: u32) -> NonNull<u8> {
+        let address = self.address + self.region.layout.granule(granule);
+        let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
+        NonNull::new(pointer).unwrap_or(NonNull::dangling())
+    }
+
+    /// The granule at `object`, if it belongs to this client.
+    #[inline]
+    fn owned(&self, object: NonNull<u8>, doing: &'static str) -> Result<u32, ObjectsError> {
+        let pointer = object.addr().get();
+        let offset = (pointer as u64).wrapping_sub(self.address);
+        let layout = &self.region.layout;
+        let is_ours =
+            |granule: &u32| self.region.words.byte(layout.owner(*granule)) == self.id.number();
+        let granule = layout.granule_at(offset).filter(is_ours);
+        granule.ok_or(ObjectsError::NotOwned { doing, pointer })
+    }
+}
+
+impl<P: Platform> fmt::Debug for Client<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} of {}", self.id.number(), self.region.path.display())
+    }
+}
+
+impl<P: Platform> Drop for Client<P> {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            give_back(&self.region, self.id);
+        }
+    }
+}
+
+/// Tries again until it works or the time is over.
+fn wait<P: Platform, T>(
+    region: &Region<P>,
+    ends: &mut Ends,
+    timeout: Timeout,
+    mut attempt: impl FnMut(&mut Ends) -> Result<Option<T>, ObjectsError>,
+) -> Result<Option<T>, ObjectsError> {
+    let end = match timeout {
+        Timeout::Poll => return Ok(None),
+        Timeout::After(time) => Instant::now().checked_add(time),
+        Timeout::Never => None,
+    };
+    for _ in 0..SPINS {
+        std::hint::spin_loop();
+        if let Some(done) = attempt(ends)? {
+            return Ok(Some(done));
+        }
+    }
+    let mut sleep = SHORTEST_SLEEP;
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(None);
+        }
+        thread::sleep(left.map_or(sleep, |left| left.min(sleep)));
+        sleep = LONGEST_SLEEP.min(2 * sleep);
+        if sleep == LONGEST_SLEEP {
+            ends.look_after_other_end(region)?;
+        }
+        if let Some(done) = attempt(ends)? {
+            return Ok(Some(done));
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The bytes of a region.
+//!
+//! ```text
+//!       0  header, one page
+//!            0  magic "FFREGION"         8  version, u32          12  0, u32
+//!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
+//!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
+//!    4096  clients 1 to 126, 64 bytes each
+//!            0  state: 0 free, 1 in use, 2 being given back        8  pid        16  0 …
+//!   12288  mailboxes, 32 times 8,448 bytes
+//!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
+//!           64  client that sends       72  next to send          80  0 …
+//!          128  client that receives   136  next to receive      144  0 …
+//!          256  slots, 1,024 words: 0 empty, else sequence << 32 | granule + 1
+//!  282624  clients that have the spans, a byte each
+//!       …  owner bytes, a byte for each granule    (begins at a multiple of 64)
+//!       …  granules, 64 bytes each                 (begins at a multiple of 65,536)
+//! ```
+//! All numbers are little-endian. The number of spans follows from the size of the region: as many as fit
+//! with their bytes of owners. Words are 64 bits unless stated otherwise.
+
+/// Bytes of a granule.
+pub const GRANULE_BYTES: u64 = 64;
+/// Granules of a span.
+pub const SPAN_GRANULES: u32 = 1024;
+/// Bytes of a span.
+pub const SPAN_BYTES: u64 = GRANULE_BYTES * SPAN_GRANULES as u64;
+/// Most clients at a time.
+pub const CLIENTS: u8 = 126;
+/// Most mailboxes of a region.
+pub const MAILBOXES: usize = 32;
+/// Most slots of a mailbox.
+pub const MOST_SLOTS: u64 = 1024;
+/// Most bytes of a mailbox's name.
+pub const NAME_BYTES: usize = 48;
+/// Owner byte of a granule that is free.
+pub const FREE: u8 = 0;
+/// Owner byte of a granule that is in a mailbox.
+pub const IN_MAILBOX: u8 = 255;
+/// State of a mailbox that can be used, and of a client that has its id.
+pub const READY: u64 = 1;
+/// State of a client whose objects are being given back.
+pub const LEAVING: u64 = 2;
+/// Smallest region.
+pub const SMALLEST_BYTES: u64 = 1 << 20;
+/// Largest region.
+pub const LARGEST_BYTES: u64 = 128 << 30;
+
+/// Version of the format.
+pub const VERSION: u32 = 1;
+pub(crate) const HEADER_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
+const MAGIC: &[u8; 8] = b"FFREGION";
+const CHECKSUM_AT: usize = HEADER_BYTES - 4;
+
+const CLIENTS_AT: usize = 4096;
+const CLIENT_BYTES: usize = 64;
+const MAILBOXES_AT: usize = 12_288;
+const MAILBOX_BYTES: usize = 8448;
+const SPANS_AT: usize = MAILBOXES_AT + MAILBOXES * MAILBOX_BYTES;
+
+/// Id of a client: 1 to [`CLIENTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(u8);
+
+impl ClientId {
+    /// The id of this number, if it is one.
+    pub fn new(number: u8) -> Option<ClientId> {
+        (1..=CLIENTS).contains(&number).then_some(ClientId(number))
+    }
+
+    /// All ids.
+    pub fn all() -> impl Iterator<Item = ClientId> {
+        (1..=CLIENTS).map(ClientId)
+    }
+
+    /// Its number, which is the owner byte of its granules.
+    #[inline]
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// What the header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the region.
+    pub bytes: u64,
+    /// Address at which every client maps it.
+    pub address: u64,
+    /// Identity of the region.
+    pub uuid: [u8; 16],
+}
+
+/// Why bytes are not a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadHeader {
+    /// They begin with something else.
+    NotARegion,
+    /// They have another version.
+    Version(u32),
+    /// Their checksum is another.
+    Checksum,
+}
+
+impl Header {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.address.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.uuid);
+        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`BadHeader`].
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, BadHeader> {
+        if &bytes[..8] != MAGIC {
+            return Err(BadHeader::NotARegion);
+        }
+        let version = number(&bytes[8..12]) as u32;
+        if version != VERSION {
+            return Err(BadHeader::Version(version));
+        }
+        if number(&bytes[CHECKSUM_AT..]) != u64::from(crc32c::crc32c(&bytes[..CHECKSUM_AT])) {
+            return Err(BadHeader::Checksum);
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[32..48]);
+        Ok(Header { bytes: number(&bytes[16..24]), address: number(&bytes[24..32]), uuid })
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Where everything lies, in bytes from the beginning of the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Number of spans.
+    pub spans: u32,
+    /// Number of granules.
+    pub granules: u32,
+    owners_at: usize,
+    data_at: usize,
+}
+
+impl Layout {
+    /// Of a region of this size. `None` if a region cannot have it.
+    pub fn of(bytes: u64) -> Option<Layout> {
+        let is_valid = bytes.is_multiple_of(PAGE_BYTES);
+        if !is_valid || !(SMALLEST_BYTES..=LARGEST_BYTES).contains(&bytes) {
+            return None;
+        }
+        let mut spans = bytes / SPAN_BYTES;
+        while Layout::end(spans) > bytes {
+            spans -= 1;
+        }
+        let owners_at = Layout::owners_at(spans);
+        let data_at = Layout::data_at(spans);
+        let granules = spans as u32 * SPAN_GRANULES;
+        Some(Layout { spans: spans as u32, granules, owners_at, data_at })
+    }
+
+    fn owners_at(spans: u64) -> usize {
+        (SPANS_AT + spans as usize).next_multiple_of(64)
+    }
+
+    fn data_at(spans: u64) -> usize {
+        let owners = spans as usize * SPAN_GRANULES as usize;
+        (Layout::owners_at(spans) + owners).next_multiple_of(SPAN_BYTES as usize)
+    }
+
+    fn end(spans: u64) -> u64 {
+        Layout::data_at(spans) as u64 + spans * SPAN_BYTES
+    }
+
+    /// State of a client.
+    pub(crate) fn client(&self, id: ClientId) -> usize {
+        CLIENTS_AT + CLIENT_BYTES * usize::from(id.number() - 1)
+    }
+
+    /// Pid of a client.
+    pub(crate) fn client_pid(&self, id: ClientId) -> usize {
+        self.client(id) + 8
+    }
+
+    /// A mailbox. Panics unless `index` is below [`MAILBOXES`].
+    pub(crate) fn mailbox(&self, index: usize) -> MailboxLayout {
+        assert!(index < MAILBOXES, "a region has {MAILBOXES} mailboxes");
+        MailboxLayout(MAILBOXES_AT + MAILBOX_BYTES * index)
+    }
+
+    /// Client of a span.
+    #[inline]
+    pub(crate) fn span(&self, span: u32) -> usize {
+        SPANS_AT + span as usize
+    }
+
+    /// Owner byte of a granule.
+    #[inline]
+    pub(crate) fn owner(&self, granule: u32) -> usize {
+        self.owners_at + granule as usize
+    }
+
+    /// First byte of a granule.
+    #[inline]
+    pub(crate) fn granule(&self, granule: u32) -> u64 {
+        self.data_at as u64 + GRANULE_BYTES * u64::from(granule)
+    }
+
+    /// The granule that begins at this byte.
+    #[inline]
+    pub(crate) fn granule_at(&self, offset: u64) -> Option<u32> {
+        let within = offset.checked_sub(self.data_at as u64)?;
+        let granule = within / GRANULE_BYTES;
+        let is_one = within.is_multiple_of(GRANULE_BYTES) && granule < u64::from(self.granules);
+        is_one.then_some(granule as u32)
+    }
+}
+
+/// Where a mailbox's words lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MailboxLayout(usize);
+
+impl MailboxLayout {
+    pub(crate) fn state(self) -> usize {
+        self.0
+    }
+
+    pub(crate) fn slots(self) -> usize {
+        self.0 + 8
+    }
+
+    /// Word `index` of the name.
+    pub(crate) fn name(self, index: usize) -> usize {
+        self.0 + 16 + 8 * index
+    }
+
+    pub(crate) fn sender(self) -> usize {
+        self.0 + 64
+    }
+
+    pub(crate) fn tail(self) -> usize {
+        self.0 + 72
+    }
+
+    pub(crate) fn receiver(self) -> usize {
+        self.0 + 128
+    }
+
+    pub(crate) fn head(self) -> usize {
+        self.0 + 136
+    }
+
+    #[inline]
+    pub(crate) fn slot(self, index: u64) -> usize {
+        self.0 + 256 + 8 * index as usize
+    }
+}
+
+/// A word in a slot: the low half of the message's sequence number, and its granule.
+#[inline]
+pub(crate) fn slot_word(sequence: u64, granule: u32) -> u64 {
+    sequence << 32 | (u64::from(granule) + 1)
+}
+
+/// Sequence (low half) and granule of a slot that is not empty.
+#[inline]
+pub(crate) fn slot_parts(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, (word as u32).wrapping_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header { bytes: 8 << 20, address: 0x2000_4000_0000, uuid: [7; 16] };
+
+    #[test]
+    fn the_header_lies_as_drawn() {
+        let bytes = HEADER.encode();
+        assert_eq!(&bytes[..8], b"FFREGION");
+        assert_eq!(bytes[8..16], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..24], (8u64 << 20).to_le_bytes());
+        assert_eq!(bytes[24..32], 0x2000_4000_0000u64.to_le_bytes());
+        assert_eq!(bytes[32..48], [7; 16]);
+        assert!(bytes[48..4092].iter().all(|byte| *byte == 0));
+        assert_eq!(bytes[4092..], crc32c::crc32c(&bytes[..4092]).to_le_bytes());
+        assert_eq!(Header::decode(&bytes), Ok(HEADER));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_header_is_seen() {
+        let bytes = HEADER.encode();
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let expected = match bit / 8 {
+                0..8 => BadHeader::NotARegion,
+                8..12 => BadHeader::Version(VERSION ^ 1 << (bit - 64)),
+                _ => BadHeader::Checksum,
+            };
+            assert_eq!(Header::decode(&flipped), Err(expected), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn tables_lie_as_drawn() {
+        let layout = Layout::of(SMALLEST_BYTES).expect("a layout");
+        let first = ClientId::new(1).expect("an id");
+        let last = ClientId::new(CLIENTS).expect("an id");
+        assert_eq!((layout.client(first), layout.client_pid(first)), (4096, 4104));
+        assert!(layout.client(last) + CLIENT_BYTES <= MAILBOXES_AT);
+        let mailbox = layout.mailbox(0);
+        assert_eq!((mailbox.state(), mailbox.slots(), mailbox.name(0)), (12_288, 12_296, 12_304));
+        assert_eq!((mailbox.sender() - 12_288, mailbox.tail() - 12_288), (64, 72));
+        assert_eq!((mailbox.receiver() - 12_288, mailbox.head() - 12_288), (128, 136));
+        assert_eq!(mailbox.slot(0) - 12_288, 256);
+        assert_eq!(mailbox.slot(MOST_SLOTS), layout.mailbox(1).state());
+        assert_eq!(layout.mailbox(MAILBOXES - 1).slot(MOST_SLOTS), 282_624);
+        assert_eq!(layout.span(0), 282_624);
+    }
+
+    #[test]
+    fn nothing_overlaps_whatever_the_size() {
+        let sizes = (SMALLEST_BYTES..64 << 20).step_by(52 << 10).chain([1 << 30, LARGEST_BYTES]);
+        for bytes in sizes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES) {
+            let layout = Layout::of(bytes).expect("a layout");
+            assert!(layout.spans > 0, "{bytes}");
+            assert_eq!(layout.granules, layout.spans * SPAN_GRANULES);
+            assert!(layout.span(layout.spans) <= layout.owner(0), "{bytes}");
+            assert!(layout.owner(layout.granules) as u64 <= layout.granule(0), "{bytes}");
+            assert!(layout.granule(layout.granules) <= bytes, "{bytes}");
+            assert!(Layout::end(u64::from(layout.spans) + 1) > bytes, "{bytes}: one more fits");
+            let last = layout.granules - 1;
+            assert_eq!(layout.granule_at(layout.granule(last)), Some(last));
+            assert_eq!(layout.granule_at(layout.granule(last) + GRANULE_BYTES), None);
+            assert_eq!(layout.granule_at(layout.granule(0) + 1), None);
+            assert_eq!(layout.granule_at(layout.granule(0) - GRANULE_BYTES), None);
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_have_no_layout() {
+        for bytes in [0, SMALLEST_BYTES - 1, SMALLEST_BYTES + 1, LARGEST_BYTES + PAGE_BYTES] {
+            assert_eq!(Layout::of(bytes), None, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_slot_holds_sequence_and_granule() {
+        for (sequence, granule) in [(0, 0), (1 << 32 | 5, 7), (u64::MAX, u32::MAX - 1)] {
+            let word = slot_word(sequence, granule);
+            assert_ne!(word, 0);
+            assert_eq!(slot_parts(word), (sequence as u32, granule));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Which clients are alive, and which one has the turn.
+//!
+//! Contract, which `tests/liveness.rs` checks for every mechanism:
+//! 1. A claim excludes all others of its id until it is dropped, or its process dies.
+//! 2. An id is alive exactly while it is claimed. A dead client never seems alive again by itself: the
+//!    number of a process plays no part.
+//! 3. One turn at a time; it ends with its holder, too.
+
+mod kernel;
+
+pub use kernel::{KernelClaim, KernelLocks};
+
+use std::io;
+
+use crate::layout::ClientId;
+
+/// A mechanism.
+pub trait Liveness {
+    /// Held by a client for as long as it lives, or by the process that recovers a dead one.
+    type Claim;
+
+    /// Takes an id, unless it is claimed.
+    ///
+    /// # Errors
+    /// Those of the mechanism.
+    fn claim(&self, id: ClientId) -> io::Result<Option<Self::Claim>>;
+
+    /// Whether an id is claimed.
+    ///
+    /// # Errors
+    /// Those of the mechanism.
+    fn is_alive(&self, id: ClientId) -> io::Result<bool>;
+
+    /// Waits for the turn: the right to make a mailbox. No other operation takes it.
+    ///
+    /// # Errors
+    /// Those of the mechanism.
+    fn turn(&self) -> io::Result<Self::Claim>;
+}

@@ -1,0 +1,304 @@
+//! Mailboxes: bounded rings, each between one sender and one receiver at a time.
+//!
+//! ```text
+//!  send                                       receive
+//!   1  slot := sequence, granule               1  owner byte := receiver      commits
+//!   2  tail := sequence + 1                    2  slot := empty
+//!   3  owner byte := in a mailbox   commits    3  head := sequence + 1
+//! ```
+//! Invariants:
+//! 1. A slot names a message if the owner byte of its granule says "in a mailbox". Else its client is in the
+//!    middle of a send or a receive, or has died there, and the granule is the client's.
+//! 2. A slot is written when it is empty. So a slot that is not empty means a full mailbox to the sender,
+//!    however far the receiver's head has come.
+//! 3. The tail is at or beyond the sequence of every message. An empty slot between head and tail is a hole:
+//!    its message was taken by a receiver that died before it moved the head, or was never sent. Receivers
+//!    skip holes. They also skip to the sequence that a slot names if the ring has been round meanwhile.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::error::ObjectsError;
+use crate::layout::{
+    ClientId, IN_MAILBOX, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, slot_parts,
+    slot_word,
+};
+use crate::liveness::Liveness;
+use crate::recovery::recover_if_dead;
+use crate::region::{Platform, Region, has_fault};
+use crate::words::Words;
+
+/// A mailbox of a client's region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mailbox(pub(crate) usize);
+
+/// Idle receivers look for holes once in so many polls: the tail is the sender's cache line.
+const POLLS_BETWEEN_HOLES: u32 = 64;
+
+/// Looks at a client that seems alive before its end of a mailbox counts as taken.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// What a client knows of a mailbox.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    name: String,
+    at: MailboxLayout,
+    slots: u64,
+    /// Sequence of the next message to send. `None` until the client is the sender.
+    tail: Option<u64>,
+    /// Sequence of the next message to receive. `None` until the client is the receiver.
+    head: Option<u64>,
+    polls: u32,
+}
+
+/// Finds a mailbox, or makes it; returns its index.
+pub(crate) fn open<P: Platform>(
+    region: &Region<P>,
+    name: &str,
+    slots: u64,
+) -> Result<Ends, ObjectsError> {
+    let is_name = (1..=NAME_BYTES).contains(&name.len()) && !name.contains(char::is_control);
+    if !is_name {
+        return Err(ObjectsError::BadName { name: name.to_owned() });
+    }
+    if !slots.is_power_of_two() || slots > MOST_SLOTS {
+        return Err(ObjectsError::too_many_slots(name, slots));
+    }
+    let index = match find(region, name) {
+        Some(index) => index,
+        None => make(region, name, slots)?,
+    };
+    let found = region.slots(index);
+    if found != slots {
+        return Err(ObjectsError::slots(name, slots, format!("it has {found}")));
+    }
+    let at = region.layout.mailbox(index);
+    Ok(Ends { name: name.to_owned(), at, slots, tail: None, head: None, polls: 0 })
+}
+
+fn find<P: Platform>(region: &Region<P>, name: &str) -> Option<usize> {
+    (0..MAILBOXES).find(|index| region.mailbox_name(*index).as_deref() == Some(name))
+}
+
+/// One client at a time makes a mailbox. Killed before the last store, it has made none.
+fn make<P: Platform>(region: &Region<P>, name: &str, slots: u64) -> Result<usize, ObjectsError> {
+    let failed = ObjectsError::io("lock the mailboxes of the region", &region.path);
+    let _turn = region.liveness.turn().map_err(failed)?;
+    if let Some(index) = find(region, name) {
+        return Ok(index);
+    }
+    let is_free = |index: &usize| region.words.word(region.layout.mailbox(*index).state()) == 0;
+    let index = (0..MAILBOXES).find(is_free);
+    let index = index.ok_or_else(|| ObjectsError::MailboxesFull { name: name.to_owned() })?;
+    let at = region.layout.mailbox(index);
+    region.words.set_word(at.slots(), slots);
+    for word in 0..NAME_BYTES / 8 {
+        let bytes = name.bytes().skip(8 * word).take(8).enumerate();
+        let value = bytes.fold(0, |value, (at, byte)| value | u64::from(byte) << (8 * at));
+        region.words.set_word(at.name(word), value);
+    }
+    region.words.set_word(at.state(), READY); // commits
+    Ok(index)
+}
+
+impl Ends {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sends a granule that the client owns; returns whether there was room.
+    #[inline]
+    pub(crate) fn send<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+        granule: u32,
+    ) -> Result<bool, ObjectsError> {
+        let tail = match self.tail {
+            Some(tail) => tail,
+            None => match self.become_sender(region, id)? {
+                Some(tail) => tail,
+                None => return Ok(false),
+            },
+        };
+        let Region { words, layout, .. } = region;
+        let slot = self.at.slot(tail & (self.slots - 1));
+        words.invalidate(slot, 8);
+        if words.word(slot) != 0 {
+            return Ok(false);
+        }
+        let owner = layout.owner(granule);
+        if has_fault!(P, SendCommitsBeforeSlot) {
+            words.set_byte(owner, IN_MAILBOX);
+        }
+        words.set_word(slot, slot_word(tail, granule));
+        if !has_fault!(P, SendMovesTailLast) {
+            words.set_word(self.at.tail(), tail + 1);
+        }
+        words.flush(slot, 8);
+        words.set_byte(owner, IN_MAILBOX); // commits
+        if has_fault!(P, SendMovesTailLast) {
+            words.set_word(self.at.tail(), tail + 1);
+        }
+        words.flush(owner, 1);
+        self.tail = Some(tail + 1);
+        Ok(true)
+    }
+
+    /// Receives the next message.
+    #[inline]
+    pub(crate) fn receive<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+    ) -> Result<Option<u32>, ObjectsError> {
+        let head = match self.head {
+            Some(head) => head,
+            None => match self.become_receiver(region, id)? {
+                Some(head) => head,
+                None => return Ok(None),
+            },
+        };
+        let Region { words, layout, .. } = region;
+        let slot = self.at.slot(head & (self.slots - 1));
+        words.invalidate(slot, 8);
+        let word = words.word(slot);
+        let (sequence, granule) = slot_parts(word);
+        if word == 0 || sequence != head as u32 {
+            return self.skip_holes(region, id, head, word);
+        }
+        if granule >= layout.granules {
+            return Err(self.damaged(region, word));
+        }
+        let owner = layout.owner(granule);
+        if words.byte(owner) != IN_MAILBOX {
+            // Being sent.
+            return Ok(None);
+        }
+        if has_fault!(P, ReceiveEmptiesSlotFirst) {
+            words.set_word(slot, 0);
+        }
+        words.set_byte(owner, id.number()); // commits
+        words.set_word(slot, 0);
+        words.set_word(self.at.head(), head + 1);
+        words.flush(slot, 8);
+        self.head = Some(head + 1);
+        Ok(Some(granule))
+    }
+
+    /// Moves the head on over a hole, if there is one, and receives what follows.
+    #[cold]
+    fn skip_holes<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+        head: u64,
+        word: u64,
+    ) -> Result<Option<u32>, ObjectsError> {
+        if word == 0 {
+            self.polls = self.polls.wrapping_add(1);
+            if self.polls % POLLS_BETWEEN_HOLES != 1 {
+                return Ok(None);
+            }
+            // In this order: the slot of a message is written before the tail passes it.
+            let tail = region.words.word(self.at.tail());
+            let slot = self.at.slot(head & (self.slots - 1));
+            if tail <= head || region.words.word(slot) != 0 {
+                return Ok(None);
+            }
+        } else {
+            let (sequence, _) = slot_parts(word);
+            let rounds = sequence.wrapping_sub(head as u32);
+            if !u64::from(rounds).is_multiple_of(self.slots) || rounds > u32::MAX / 2 {
+                return Err(self.damaged(region, word));
+            }
+        }
+        region.words.set_word(self.at.head(), head + 1);
+        self.head = Some(head + 1);
+        self.polls = 0;
+        self.receive(region, id)
+    }
+
+    #[cold]
+    fn damaged<P: Platform>(&self, region: &Region<P>, word: u64) -> ObjectsError {
+        region.damaged(format!("mailbox {} has a slot with {word:#x}", self.name))
+    }
+
+    /// Becomes the sender. `None` while the last one is being recovered.
+    #[cold]
+    fn become_sender<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+    ) -> Result<Option<u64>, ObjectsError> {
+        if self.take_role(region, id, self.at.sender(), "send to")? {
+            self.tail = Some(region.words.word(self.at.tail()));
+        }
+        Ok(self.tail)
+    }
+
+    /// Becomes the receiver. `None` while the last one is being recovered.
+    #[cold]
+    fn become_receiver<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+    ) -> Result<Option<u64>, ObjectsError> {
+        if self.take_role(region, id, self.at.receiver(), "receive from")? {
+            self.head = Some(region.words.word(self.at.head()));
+        }
+        Ok(self.head)
+    }
+
+    /// Takes one end of the mailbox from no client, or from a dead one; returns whether it did. If not, another
+    /// process is recovering its client.
+    fn take_role<P: Platform>(
+        &self,
+        region: &Region<P>,
+        id: ClientId,
+        at: usize,
+        doing: &'static str,
+    ) -> Result<bool, ObjectsError> {
+        let mut tries = 0;
+        while !region.words.claim_word(at, 0, u64::from(id.number())) {
+            let word = region.words.word(at);
+            let holder = match u8::try_from(word).ok().and_then(ClientId::new) {
+                Some(holder) => holder,
+                None if word == 0 => continue,
+                None => {
+                    let what = format!("mailbox {} belongs to client {word}", self.name);
+                    return Err(region.damaged(what));
+                }
+            };
+            if recover_if_dead(region, holder)? || region.words.word(at) != word {
+                continue;
+            }
+            if region.words.word(region.layout.client(holder)) != READY {
+                return Ok(false);
+            }
+            // It seems alive. A process that has just begun to recover it makes it seem so, too.
+            if tries == TRIES {
+                let (name, holder) = (self.name.clone(), holder.number());
+                return Err(ObjectsError::RoleTaken { doing, name, holder });
+            }
+            tries += 1;
+            thread::sleep(PAUSE);
+        }
+        Ok(true)
+    }
+
+    /// Recovers the client at the other end if it is dead, so that what it left does not stand in the way.
+    pub(crate) fn look_after_other_end<P: Platform>(
+        &self,
+        region: &Region<P>,
+    ) -> Result<(), ObjectsError> {
+        for at in [self.at.sender(), self.at.receiver()] {
+            let holder = u8::try_from(region.words.word(at)).ok().and_then(ClientId::new);
+            if let Some(holder) = holder {
+                recover_if_dead(region, holder)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Memory that clients share, as bytes and words.
+//!
+//! One trait, so that the same code can run on simulated memory, and on memory between nodes that is not
+//! coherent: there [`Words::flush`] makes one's stores visible, and [`Words::invalidate`] drops what loads
+//! have cached. On coherent memory both do nothing.
+#![allow(unsafe_code)] // reason: maps the region and hands out its bytes
+
+use std::fs::File;
+use std::io;
+use std::num::NonZero;
+use std::os::unix::fs::MetadataExt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+
+/// Shared memory. Offsets are in bytes; those of words are multiples of 8. An offset outside of the memory
+/// panics.
+///
+/// Stores of one client become visible to all others in their order. A load sees every store that
+/// was visible before it.
+pub trait Words {
+    /// Loads a byte.
+    fn byte(&self, at: usize) -> u8;
+    /// Stores a byte.
+    fn set_byte(&self, at: usize, value: u8);
+    /// Stores a byte if it is `from`; returns whether it was. Not for fast paths: it locks the memory.
+    fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool;
+    /// Loads a word.
+    fn word(&self, at: usize) -> u64;
+    /// Stores a word.
+    fn set_word(&self, at: usize, value: u64);
+    /// Stores a word if it is `from`; returns whether it was. Not for fast paths: it locks the memory.
+    fn claim_word(&self, at: usize, from: u64, to: u64) -> bool;
+    /// Makes stores to these bytes visible to other nodes.
+    fn flush(&self, at: usize, bytes: usize);
+    /// Drops cached copies of these bytes, so that loads see the stores of other nodes.
+    fn invalidate(&self, at: usize, bytes: usize);
+}
+
+/// A region in the memory of this process, at its own address. Coherent.
+#[derive(Debug, Clone)]
+pub struct Mapped {
+    start: NonNull<u8>,
+    bytes: usize,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: the mapping lives as long as any clone of `_mapping`; bytes are accessed by atomics only.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    #[inline]
+    fn byte_at(&self, at: usize) -> &AtomicU8 {
+        assert!(at < self.bytes, "a byte outside of the region");
+        // SAFETY: in bounds of a mapping that is readable, writable and lives as long as `self`.
+        unsafe { &*self.start.as_ptr().add(at).cast::<AtomicU8>() }
+    }
+
+    #[inline]
+    fn word_at(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.bytes, "a word outside of the region");
+        // SAFETY: as above. The region is whole pages, so that a multiple of 8 in it is a whole word.
+        // Owner bytes are loaded as words, too, when they are scanned: x86-64 loads them at once.
+        unsafe { &*self.start.as_ptr().add(at).cast::<AtomicU64>() }
+    }
+}
+
+impl Words for Mapped {
+    #[inline]
+    fn byte(&self, at: usize) -> u8 {
+        self.byte_at(at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set_byte(&self, at: usize, value: u8) {
+        self.byte_at(at).store(value, Ordering::Release);
+    }
+
+    fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.byte_at(at).compare_exchange(from, to, order.0, order.1).is_ok()
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        self.word_at(at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set_word(&self, at: usize, value: u64) {
+        self.word_at(at).store(value, Ordering::Release);
+    }
+
+    fn claim_word(&self, at: usize, from: u64, to: u64) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.word_at(at).compare_exchange(from, to, order.0, order.1).is_ok()
+    }
+
+    #[inline]
+    fn flush(&self, _at: usize, _bytes: usize) {}
+
+    #[inline]
+    fn invalidate(&self, _at: usize, _bytes: usize) {}
+}
+
+/// A mapping of a region. All handles of one process share it, as there is only one address.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    file: (u64, u64),
+    /// A forked child has the handle, and nothing mapped.
+    process: u32,
+}
+
+// SAFETY: the pointer is used to unmap only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: made by `mmap` with this length in this process, and no handle is left.
+            let _ = unsafe { munmap(self.start.cast(), self.bytes) };
+        }
+    }
+}
+
+static MAPPINGS: Mutex<Vec<Weak<Mapping>>> = Mutex::new(Vec::new());
+
+/// Maps the first bytes of `file` at `address`. The same file again gives the same mapping.
+///
+/// # Errors
+/// `EEXIST` if something else is mapped there. Other errors of `mmap`.
+pub(crate) fn map(file: &File, address: u64, bytes: u64) -> io::Result<Mapped> {
+    let found = file.metadata()?;
+    let identity = (found.dev(), found.ino());
+    let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    mappings.retain(|mapping| mapping.strong_count() > 0);
+    let process = std::process::id();
+    let is_it = |known: &Arc<Mapping>| known.file == identity && known.process == process;
+    let known = mappings.iter().filter_map(Weak::upgrade).find(is_it);
+    let mapping = match known {
+        Some(known) => known,
+        None => {
+            let bytes = bytes as usize;
+            let start = map_at(file, address, bytes)?;
+            let mapping = Arc::new(Mapping { start, bytes, file: identity, process });
+            mappings.push(Arc::downgrade(&mapping));
+            mapping
+        }
+    };
+    Ok(Mapped { start: mapping.start, bytes: mapping.bytes, _mapping: mapping })
+}
+
+fn map_at(file: &File, address: u64, bytes: usize) -> io::Result<NonNull<u8>> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let length = NonZero::new(bytes).ok_or_else(invalid)?;
+    let wanted = NonZero::new(address as usize).ok_or_else(invalid)?;
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces no mapping.
+    let start = unsafe { mmap(Some(wanted), length, protection, flags, file, 0) }?;
+    if start.as_ptr() as usize != wanted.get() {
+        // A kernel before Linux 4.17 takes the address for a hint.
+        // SAFETY: just mapped, and not used yet.
+        let _ = unsafe { munmap(start, bytes) };
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    // A child that forks is not a client: it must not use its parent's handle.
+    // SAFETY: changes what a fork copies, and nothing in this process.
+    let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
+    Ok(start.cast())
+}

@@ -1,0 +1,91 @@
+//! Clients are killed in the middle of their operations; everything is accounted for afterwards.
+//!
+//! A run forks a client that prepares an operation, executes it up to some instruction (by single steps) or up
+//! to some store to shared memory, and is killed by SIGKILL. A living client works on before and after it
+//! recovers the dead one. Then the owner of every object is checked, each message must be there exactly once
+//! and in order, both mailboxes must work for new clients, and all free memory must be allocable once.
+//!
+//! Fast operations are killed at each instruction, all operations at each store. Of thousands of equal stores,
+//! some are left out unless `FARFORK_TEST_LONG=1` is set; with it, there are more random kills, too.
+
+mod child;
+mod objects;
+mod operations;
+mod platforms;
+mod random;
+mod stage;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::operations::{ALL, FAST, Kill, Operation, kill_everywhere};
+use crate::platforms::{
+    Counting, Known, NoFault, Plain, ReceiveEmptiesSlotFirst, RecoveryFreesBeforeSlots,
+    RecoveryFreesIdFirst, SendCommitsBeforeSlot, SendMovesTailLast,
+};
+use crate::stage::Stage;
+
+/// Of a client that died between the last two stores of a send.
+const RECOVER: Operation = Operation::Recover { is_send: true, stores: 2 };
+
+fn is_long() -> bool {
+    std::env::var_os("FARFORK_TEST_LONG").is_some()
+}
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Forked children must have one thread.
+    arguments.test_threads = Some(1);
+    let mut trials = Vec::new();
+    for operation in FAST {
+        let name = format!("{operation:?} survives a kill at each instruction");
+        trials.push(Trial::test(name, move || at_instructions(operation)));
+    }
+    for operation in ALL {
+        let name = format!("{operation:?} survives a kill at each store");
+        trials.push(Trial::test(name, move || at_stores(operation)));
+    }
+    trials.push(found::<SendCommitsBeforeSlot>(Operation::Send, true));
+    trials.push(found::<SendMovesTailLast>(Operation::Send, true));
+    trials.push(found::<ReceiveEmptiesSlotFirst>(Operation::Receive, true));
+    trials.push(found::<RecoveryFreesBeforeSlots>(RECOVER, false));
+    trials.push(found::<RecoveryFreesIdFirst>(RECOVER, false));
+    let kills = if is_long() { 100_000 } else { 300 };
+    trials.push(Trial::test("random kills with living peers", move || Ok(random::kills(kills)?)));
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn at_instructions(operation: Operation) -> Result<(), Failed> {
+    let mut stage = Stage::new();
+    let kills = kill_everywhere::<Plain<NoFault>>(&mut stage, operation, 1, Kill::Instruction)?;
+    println!("{operation:?}: {kills} kills, one at each instruction");
+    assert!(kills > 10, "{operation:?} finished after {kills} kills");
+    Ok(())
+}
+
+fn at_stores(operation: Operation) -> Result<(), Failed> {
+    // Thousands of objects: their stores are all alike.
+    let is_sampled = operation == Operation::ManyObjects && !is_long();
+    let stride = if is_sampled { 97 } else { 1 };
+    let kills =
+        kill_everywhere::<Counting<NoFault>>(&mut Stage::new(), operation, stride, Kill::Store)?;
+    println!("{operation:?}: {kills} kills, at one of {stride} stores");
+    assert!(kills > 0, "{operation:?} finished after {kills} kills");
+    Ok(())
+}
+
+/// A seeded fault is found by kills at stores, and at instructions of a fast operation.
+fn found<Of: Known + 'static>(operation: Operation, is_fast: bool) -> Trial {
+    let name = format!("{:?} is found", Of::FAULT.expect("a fault"));
+    Trial::test(name, move || {
+        let found = kill_everywhere::<Counting<Of>>(&mut Stage::new(), operation, 1, Kill::Store);
+        println!("at stores: {found:?}");
+        found.err().ok_or("kills at stores did not find it")?;
+        if is_fast {
+            let mut stage = Stage::new();
+            let found = kill_everywhere::<Plain<Of>>(&mut stage, operation, 1, Kill::Instruction);
+            println!("at instructions: {found:?}");
+            found.err().ok_or("kills at instructions did not find it")?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,17 @@
+//! What lies in objects.
+#![allow(unsafe_code)] // reason: the objects' bytes are in the hands of their owners
+
+use std::ptr::NonNull;
+
+/// The number in an object, which is in all its words.
+pub fn number(object: NonNull<u8>) -> u64 {
+    // SAFETY: an object of 64 bytes, mapped as long as its client lives.
+    let words = unsafe { object.cast::<[u64; 8]>().read_volatile() };
+    if words.iter().all(|word| *word == words[0]) { words[0] } else { u64::MAX - 1 }
+}
+
+/// Puts a number into all words of an object.
+pub fn set_number(object: NonNull<u8>, number: u64) {
+    // SAFETY: as above.
+    unsafe { object.cast::<[u64; 8]>().write_volatile([number; 8]) }
+}

@@ -1,0 +1,140 @@
+//! Processes that pass objects around are killed at random moments.
+
+use std::path::Path;
+use std::ptr::NonNull;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use farfork::{Client, Mailbox, Region, Timeout};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::child::{self, End};
+use crate::objects::{number, set_number};
+use crate::stage::{demand, words};
+
+const WORKERS: usize = 3;
+const SLOTS: u64 = 16;
+const REGION_BYTES: u64 = 2 << 20;
+const HELD: u64 = 50;
+/// Objects that a worker owns at most.
+const MOST: usize = 3000;
+
+/// xorshift64*: the same seed gives the same decisions.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
+    }
+}
+
+fn mailbox(client: &mut Client, worker: usize) -> Mailbox {
+    client.mailbox(&format!("worker-{}", worker % WORKERS), SLOTS).expect("a mailbox")
+}
+
+/// Allocates, frees, receives and sends for ever. Its objects must keep what it wrote.
+fn work(path: &Path, worker: usize, seed: u64) {
+    // A kill in the middle of a panic must not hide it.
+    let failure = path.with_extension("failed");
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = std::fs::write(&failure, panic.to_string());
+    }));
+    let mut client = Client::open(path).expect("a client");
+    let (from, to) = (mailbox(&mut client, worker), mailbox(&mut client, worker + 1));
+    let mut random = Random(seed);
+    let mut owned: Vec<(NonNull<u8>, u64)> = Vec::new();
+    loop {
+        let content = random.below(1 << 30) << 8 | worker as u64;
+        match random.below(8) {
+            0..4 if owned.len() < MOST => {
+                let object = client.allocate(64).expect("an object");
+                set_number(object, content);
+                owned.push((object, content));
+            }
+            4 => {
+                let object = client.receive(from, Timeout::Poll).expect("a receiver");
+                if let Some(object) = object {
+                    owned.push((object, number(object)));
+                }
+            }
+            5 if !owned.is_empty() => {
+                let at = random.below(owned.len() as u64) as usize;
+                let (object, content) = owned[at];
+                assert_eq!(number(object), content, "an object changed");
+                if client.send(to, object, Timeout::Poll).expect("a sender") {
+                    owned.swap_remove(at);
+                }
+            }
+            _ if !owned.is_empty() => {
+                let at = random.below(owned.len() as u64) as usize;
+                let (object, content) = owned.swap_remove(at);
+                assert_eq!(number(object), content, "an object changed");
+                client.free(object).expect("its own");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Kills workers, starts others, and accounts for everything now and then.
+pub fn kills(count: u64) -> Result<(), String> {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    Region::create(&path, REGION_BYTES).map_err(words)?;
+    let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let mut observer = Client::open(&path).map_err(words)?;
+    let held: Vec<_> = (0..HELD).map(|_| observer.allocate(64).expect("an object")).collect();
+    held.iter().for_each(|object| set_number(*object, u64::MAX - 7));
+    let begin = |worker: usize, random: &mut Random| {
+        let seed = random.below(1 << 30) + 1;
+        child::start(|| work(&path, worker, seed))
+    };
+    let mut workers: Vec<Pid> = (0..WORKERS).map(|worker| begin(worker, &mut random)).collect();
+    for number in 0..count {
+        sleep(Duration::from_micros(random.below(3000)));
+        let victim = random.below(WORKERS as u64) as usize;
+        is_running(workers[victim])?;
+        stop(workers[victim])?;
+        workers[victim] = begin(victim, &mut random);
+        if number % 50 == 49 {
+            for worker in workers.drain(..) {
+                stop(worker)?;
+            }
+            account(&mut observer, &held)?;
+            workers = (0..WORKERS).map(|worker| begin(worker, &mut random)).collect();
+        }
+    }
+    workers.into_iter().try_for_each(stop)?;
+    account(&mut observer, &held)
+}
+
+/// A worker that failed has ended by itself.
+fn is_running(worker: Pid) -> Result<(), String> {
+    let state = waitpid(worker, Some(WaitPidFlag::WNOHANG)).map_err(|error| error.to_string())?;
+    demand(state == WaitStatus::StillAlive, || format!("a worker ended by {state:?}"))
+}
+
+fn stop(worker: Pid) -> Result<(), String> {
+    kill(worker, Signal::SIGKILL).map_err(|error| error.to_string())?;
+    demand(child::end(worker)? == End::Killed, || "a worker finished".to_owned())
+}
+
+fn account(observer: &mut Client, held: &[NonNull<u8>]) -> Result<(), String> {
+    let failure = observer.region().path().with_extension("failed");
+    let failure = std::fs::read_to_string(failure).unwrap_or_default();
+    demand(failure.is_empty(), || failure.clone())?;
+    let check = observer.region().check().map_err(words)?;
+    let most = WORKERS as u64 * SLOTS;
+    let is_right = check.is_clean() && check.owned == HELD && check.in_mailboxes <= most;
+    let sum = check.free + check.owned + check.in_mailboxes;
+    demand(is_right && sum == check.objects, || format!("{check:?}"))?;
+    let is_kept = held.iter().all(|object| number(*object) == u64::MAX - 7);
+    demand(is_kept, || "objects of a living client changed".to_owned())
+}

@@ -1,0 +1,230 @@
+//! Bad files, full regions and wrong pointers.
+#![allow(unsafe_code)] // reason: maps something where a region belongs
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use farfork::{CLIENTS, Client, MAILBOXES, ObjectsError, Region, Timeout};
+use tempfile::TempDir;
+
+const BYTES: u64 = 1 << 20;
+
+fn region() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    Region::create(&path, BYTES).expect("a region");
+    (directory, path)
+}
+
+fn patch(path: &Path, at: u64, bytes: &[u8]) {
+    let mut file = File::options().write(true).open(path).expect("the region");
+    file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(bytes)).expect("a patch");
+}
+
+fn refused(path: &Path, word: &str) -> ObjectsError {
+    let error = Client::open(path).expect_err("it cannot be opened");
+    assert!(error.to_string().contains(word), "no '{word}' in: {error}");
+    assert!(Region::destroy(path).is_err(), "destroyed: {error}");
+    error
+}
+
+#[test]
+fn other_files_are_refused() {
+    let (_directory, path) = region();
+    patch(&path, 8, &[9]);
+    let error = refused(&path, "it has format version 9, this farfork reads 1");
+    assert_eq!(error.errno(), libc::EPROTONOSUPPORT);
+    patch(&path, 8, &[1]);
+    patch(&path, 3000, &[1]);
+    assert_eq!(refused(&path, "its header is damaged").errno(), libc::EBADMSG);
+    patch(&path, 3000, &[0]);
+    patch(&path, 0, b"ELF");
+    refused(&path, "is not a region");
+    patch(&path, 0, b"FFR");
+    drop(Client::open(&path).expect("it is as it was"));
+    File::options().write(true).open(&path).and_then(|f| f.set_len(BYTES / 2)).expect("a cut");
+    refused(&path, "the file has 524288 bytes, the region 1048576");
+    fs::write(&path, "FFREGION").expect("a short file");
+    refused(&path, "is not a region");
+    fs::remove_file(&path).expect("no file");
+    refused(&path, "No such file");
+}
+
+#[test]
+fn impossible_regions_are_not_created() {
+    let (directory, path) = region();
+    let new = directory.path().join("new");
+    for bytes in [0, 4096, BYTES + 1] {
+        let error = Region::create(&new, bytes).expect_err("an impossible size");
+        assert!(matches!(error, ObjectsError::BadSize { .. }), "{error}");
+        assert!(!new.exists());
+    }
+    let error = Region::create(&path, BYTES).expect_err("there is one");
+    assert!(error.to_string().contains("File exists"), "{error}");
+    drop(Client::open(&path).expect("the old one is intact"));
+}
+
+#[test]
+fn a_region_whose_address_is_taken_is_refused() {
+    let (_directory, path) = region();
+    let address = Client::open(&path).expect("a client").region().info().expect("facts").address;
+    // SAFETY: nothing is mapped there, and nothing is replaced.
+    let taken = unsafe {
+        nix::sys::mman::mmap_anonymous(
+            std::num::NonZero::new(address as usize + 8192),
+            std::num::NonZero::new(4096).expect("a length"),
+            nix::sys::mman::ProtFlags::PROT_READ,
+            nix::sys::mman::MapFlags::MAP_PRIVATE | nix::sys::mman::MapFlags::MAP_FIXED_NOREPLACE,
+        )
+    };
+    let taken = taken.expect("a mapping in the way");
+    let error = Client::open(&path).expect_err("its address is taken");
+    assert!(error.to_string().contains("this process uses memory between"), "{error}");
+    assert_eq!(error.errno(), libc::EADDRINUSE);
+    // SAFETY: just mapped.
+    unsafe { nix::sys::mman::munmap(taken, 4096) }.expect("unmapped");
+    drop(Client::open(&path).expect("its address is free again"));
+}
+
+#[test]
+fn ids_run_out_and_come_back() {
+    let (_directory, path) = region();
+    let mut clients: Vec<_> =
+        (0..CLIENTS).map(|_| Client::open(&path).expect("a client")).collect();
+    let error = refused(&path, "it has 126 living clients");
+    assert_eq!(error.errno(), libc::EUSERS);
+    let id = clients.swap_remove(17).id();
+    assert_eq!(Client::open(&path).expect("a client").id(), id);
+    let error = Region::destroy(&path).expect_err("it is in use");
+    assert!(error.to_string().contains("125 clients use it"), "{error}");
+    clients.clear();
+    Region::destroy(&path).expect("nothing uses it");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_full_region_stays_usable() {
+    let (_directory, path) = region();
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    let mut objects = Vec::new();
+    let error = loop {
+        match client.allocate(1) {
+            Ok(object) => objects.push(object),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ObjectsError::Full) && error.errno() == libc::ENOMEM, "{error}");
+    let info = client.region().info().expect("facts");
+    assert_eq!((objects.len() as u64, info.objects_free), (info.objects, 0));
+    let mut other = Client::open(&path).expect("a client without memory");
+    assert!(matches!(other.allocate(64), Err(ObjectsError::Full)));
+    for is_sent in [true, true, false] {
+        let object = objects.pop().expect("an object");
+        let sent = client.send(mailbox, object, Timeout::After(Duration::from_millis(5)));
+        assert_eq!(sent.expect("a sender"), is_sent);
+    }
+    drop(client);
+    assert!(other.allocate(64).is_ok(), "a closed client leaves its memory");
+    let check = other.region().check().expect("a check");
+    assert!(check.is_clean() && check.in_mailboxes == 2, "{check:?}");
+}
+
+#[test]
+fn what_a_client_does_not_own_is_refused() {
+    let (_directory, path) = region();
+    let mut one = Client::open(&path).expect("a client");
+    let mut other = Client::open(&path).expect("a client");
+    let mailbox = one.mailbox("m", 4).expect("a mailbox");
+    let object = one.allocate(64).expect("an object");
+    let inside = object.map_addr(|address| address.saturating_add(8));
+    let beyond = object.map_addr(|address| address.saturating_add(1 << 40));
+    let local = NonNull::from(&mut [0u8; 64]).cast();
+    for wrong in [inside, beyond, local] {
+        for error in [
+            one.free(wrong).expect_err("not an object"),
+            one.send(mailbox, wrong, Timeout::Poll).map(|_| ()).expect_err("not an object"),
+            one.reference(wrong).map(|_| ()).expect_err("not an object"),
+            one.usable_size(wrong).map(|_| ()).expect_err("not an object"),
+        ] {
+            assert!(error.to_string().contains("not an object that this client owns"), "{error}");
+        }
+    }
+    assert!(other.free(object).is_err(), "another client's");
+    let reference = one.reference(object).expect("a reference");
+    assert_eq!(other.object(reference).expect("the object"), object);
+    for wrong in [0, reference + 1, reference ^ 1 << 60, reference ^ 1 << 40, u64::MAX] {
+        assert!(other.object(wrong).is_err(), "{wrong:#x}");
+    }
+    assert!(one.send(mailbox, object, Timeout::Poll).expect("a sender"));
+    assert!(one.free(object).is_err() && one.send(mailbox, object, Timeout::Poll).is_err());
+    assert!(matches!(one.allocate(65), Err(ObjectsError::TooLarge { bytes: 65 })));
+}
+
+#[test]
+fn mailboxes_have_names_slots_and_two_ends() {
+    let (_directory, path) = region();
+    let mut one = Client::open(&path).expect("a client");
+    let mut other = Client::open(&path).expect("a client");
+    for name in ["", "a\nb", &"n".repeat(49)] {
+        assert!(matches!(one.mailbox(name, 4), Err(ObjectsError::BadName { .. })), "{name}");
+    }
+    for slots in [0, 3, 2048] {
+        assert!(matches!(one.mailbox("m", slots), Err(ObjectsError::BadSlots { .. })), "{slots}");
+    }
+    let mailbox = one.mailbox("m", 4).expect("a mailbox");
+    let error = other.mailbox("m", 8).expect_err("it has other slots");
+    assert!(error.to_string().contains("with 8 slots: it has 4"), "{error}");
+    let at_other = other.mailbox("m", 4).expect("the mailbox");
+    let object = one.allocate(64).expect("an object");
+    assert!(one.send(mailbox, object, Timeout::Poll).expect("a sender"));
+    let own = other.allocate(64).expect("an object");
+    let error = other.send(at_other, own, Timeout::Poll).expect_err("it has a sender");
+    assert!(error.to_string().contains("client 1 does so"), "{error}");
+    drop(one);
+    assert!(other.send(at_other, own, Timeout::Poll).expect("the sender is gone"));
+    for expected in [object, own] {
+        let received = other.receive(at_other, Timeout::Never).expect("a receiver");
+        assert_eq!(received, Some(expected), "messages outlive their sender");
+    }
+    let begun = Instant::now();
+    let wait = Timeout::After(Duration::from_millis(20));
+    assert_eq!(other.receive(at_other, wait).expect("a receiver"), None);
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+    for number in 1..MAILBOXES {
+        other.mailbox(&format!("{number}"), 1).expect("a mailbox");
+    }
+    let error = other.mailbox("one more", 1).expect_err("all are taken");
+    assert!(matches!(error, ObjectsError::MailboxesFull { .. }), "{error}");
+}
+
+/// Bits that a client flips where it must not are found, and do no harm outside of the region.
+#[test]
+fn damaged_slots_and_owners_are_found() {
+    let (_directory, path) = region();
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 4).expect("a mailbox");
+    let slots_at = 12_288 + 256;
+    for word in [u64::MAX, 7, 0xffff_ffff] {
+        patch(&path, slots_at, &word.to_le_bytes());
+        let error = match client.receive(mailbox, Timeout::Poll) {
+            Err(error) => error.to_string(),
+            received => format!("{received:?}"),
+        };
+        assert!(error.contains("is damaged: mailbox m has a slot") || word == 7, "{error}");
+    }
+    assert_eq!(client.region().check().expect("a check").foreign, 1, "the slot names no object");
+    patch(&path, slots_at, &[0; 8]);
+    patch(&path, 12_288 + 64, &[200]);
+    let object = client.allocate(64).expect("an object");
+    let error = client.send(mailbox, object, Timeout::Poll).expect_err("a sender that cannot be");
+    assert!(error.to_string().contains("mailbox m belongs to client 200"), "{error}");
+    patch(&path, 12_288 + 64, &[0]);
+    let owners_at = 282_624 + 64;
+    patch(&path, owners_at + 5000, &[77, 255]);
+    let check = client.region().check().expect("a check");
+    assert_eq!((check.foreign, check.lost, check.double), (1, 1, 0));
+}

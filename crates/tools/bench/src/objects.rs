@@ -1,0 +1,275 @@
+//! Objects in shared memory against mimalloc: `farfork bench objects`.
+//!
+//! ```text
+//!  rounds   for each case: mimalloc │ farfork │ farfork-c ─► ns per object
+//!           send + receive, one way between processes
+//! ```
+//! Invariants: the same loop runs for each allocator, and which one comes first changes with each round. All
+//! objects have 64 bytes, and their first word is written. mimalloc and `farfork-c` are called as C
+//! functions; `farfork` is the Rust interface, which the compiler can inline.
+
+mod allocators;
+mod between;
+
+use std::hint::black_box;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use farfork::{Client, Region, Timeout};
+use tempfile::TempDir;
+
+use crate::error::{BenchError, io};
+use crate::goals::Goal;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::samples::Samples;
+use crate::{Options, progress};
+
+use allocators::{Allocator, CClient, Mimalloc, mimalloc_version, touch};
+use between::RoundTrips;
+
+const REGION_BYTES: u64 = 64 << 20;
+const PAIRS: usize = 100_000;
+const MANY: usize = 10_000;
+const MESSAGES: usize = 100_000;
+const ROUND_TRIPS: usize = 2000;
+const SLOTS: u64 = 256;
+const PAIR: &str = "allocate + free, tight pair";
+const SHUFFLED: &str = "allocate + free, 10,000 freed in random order";
+const HANDED: &str = "allocate, pass to another thread, free there";
+const MESSAGE: &str = "send + receive, one process";
+const ONE_WAY: &str = "one way between two processes";
+const NS: &str = "ns";
+/// Goal for a send and a receive.
+const MOST_MESSAGE_NS: f64 = 15.0;
+
+/// Runs the benchmark.
+pub fn run(options: &Options) -> Result<Report, BenchError> {
+    options.check(&[])?;
+    let machine = Machine::this();
+    let directory =
+        tempfile::tempdir_in("/dev/shm").map_err(io("make a directory in", "/dev/shm"))?;
+    let bench = Bench::new(&directory)?;
+    let mut samples = Samples::default();
+    let mut uncounted = Samples::default();
+    let rounds = if options.quick { 9 } else { 61 };
+    for round in 0..=rounds {
+        progress(&format!("round {round} of {rounds}"));
+        bench.round(round, if round == 0 { &mut uncounted } else { &mut samples })?;
+    }
+    let of = |case: &str, metric: &str| samples.values(case, metric).to_vec();
+    let against = |metric: &str| {
+        let (ours, theirs) = (of("farfork-c", metric), of("mimalloc", metric));
+        Goal::ratio(format!("{metric}: farfork-c / mimalloc"), 1.0, &ours, &theirs)
+    };
+    let mut goals: Vec<Goal> = [PAIR, SHUFFLED, HANDED].into_iter().map(against).collect();
+    let message = of("farfork", MESSAGE);
+    goals.push(Goal::median(format!("{MESSAGE}, ns"), MOST_MESSAGE_NS, &message));
+    Ok(Report {
+        benchmark: "objects",
+        quick: options.quick,
+        machine,
+        version: env!("CARGO_PKG_VERSION"),
+        goals,
+        rows: samples.rows(),
+        notes: vec![format!(
+            "mimalloc {} from libmimalloc-sys 0.1.49, in private memory and without protection against \
+             kills. Objects of 64 bytes. Passing to a thread takes a mailbox of farfork, and a ring of \
+             atomic pointers with mimalloc.",
+            mimalloc_version()
+        )],
+    })
+}
+
+struct Bench {
+    region: std::path::PathBuf,
+    /// Order of frees.
+    shuffled: Vec<usize>,
+}
+
+impl Bench {
+    fn new(directory: &TempDir) -> Result<Bench, BenchError> {
+        let region = directory.path().join("region");
+        Region::create(&region, REGION_BYTES).map_err(failed)?;
+        Ok(Bench { region, shuffled: shuffled(MANY) })
+    }
+
+    fn client(&self) -> Result<Client, BenchError> {
+        Client::open(&self.region).map_err(failed)
+    }
+
+    fn round(&self, round: usize, samples: &mut Samples) -> Result<(), BenchError> {
+        for turn in 0..3 {
+            match (round + turn) % 3 {
+                0 => self.allocator("mimalloc", &mut Mimalloc, samples),
+                1 => self.allocator("farfork", &mut self.client()?, samples),
+                _ => self.allocator("farfork-c", &mut self.c_client()?, samples),
+            }
+        }
+        for turn in 0..2 {
+            match (round + turn) % 2 {
+                0 => samples.add("mimalloc", HANDED, NS, hand_pointers()),
+                _ => samples.add("farfork-c", HANDED, NS, self.hand_objects()?),
+            }
+        }
+        samples.add("farfork", MESSAGE, NS, self.messages()?);
+        let trips = RoundTrips::start(&self.region, SLOTS).map_err(failed)?;
+        samples.add("farfork", ONE_WAY, NS, trips.one_way_ns(ROUND_TRIPS).map_err(failed)?);
+        Ok(())
+    }
+
+    fn c_client(&self) -> Result<CClient, BenchError> {
+        CClient::open(&self.region).ok_or_else(|| wrong("ff_open failed"))
+    }
+
+    fn allocator(&self, case: &str, allocator: &mut impl Allocator, samples: &mut Samples) {
+        samples.add(case, PAIR, NS, pairs(allocator));
+        samples.add(case, SHUFFLED, NS, self.many(allocator));
+    }
+
+    /// The second time, so that the memory is there.
+    fn many(&self, allocator: &mut impl Allocator) -> f64 {
+        let mut objects = Vec::with_capacity(MANY);
+        let mut ns = 0.0;
+        for _ in 0..2 {
+            ns = per(MANY, || {
+                for number in 0..MANY {
+                    let object = allocator.allocate();
+                    touch(object, number as u64);
+                    objects.push(object);
+                }
+                for at in &self.shuffled {
+                    allocator.free(objects[*at]);
+                }
+            });
+            objects.clear();
+        }
+        ns
+    }
+
+    fn messages(&self) -> Result<f64, BenchError> {
+        let (mut sender, mut receiver) = (self.client()?, self.client()?);
+        let to = sender.mailbox("messages", SLOTS).map_err(failed)?;
+        let from = receiver.mailbox("messages", SLOTS).map_err(failed)?;
+        let back = receiver.mailbox("back", SLOTS).map_err(failed)?;
+        let home = sender.mailbox("back", SLOTS).map_err(failed)?;
+        let mut object = sender.allocate(64).map_err(failed)?;
+        let mut is_right = true;
+        let begun = Instant::now();
+        for _ in 0..MESSAGES / 2 {
+            is_right &= sender.send(to, object, Timeout::Poll).map_err(failed)?;
+            let there = receiver.receive(from, Timeout::Poll).map_err(failed)?;
+            is_right &= there == Some(object);
+            is_right &= receiver.send(back, object, Timeout::Poll).map_err(failed)?;
+            let here = sender.receive(home, Timeout::Poll).map_err(failed)?;
+            is_right &= here == Some(object);
+            object = here.unwrap_or(object);
+        }
+        let ns = begun.elapsed().as_nanos() as f64 / MESSAGES as f64;
+        if is_right { Ok(ns) } else { Err(wrong("a message was lost")) }
+    }
+
+    /// The consumer is a thread with a client of its own.
+    fn hand_objects(&self) -> Result<f64, BenchError> {
+        let path: &Path = &self.region;
+        let open = || CClient::open(path).ok_or_else(|| wrong("ff_open failed"));
+        let (producer, consumer) = (open()?, open()?);
+        let (to, from) = (producer.mailbox("handed", SLOTS), consumer.mailbox("handed", SLOTS));
+        Ok(per(MESSAGES, || {
+            std::thread::scope(|scope| {
+                scope.spawn(move || consumer.free_received(from, MESSAGES));
+                producer.send_new(to, MESSAGES);
+            });
+        }))
+    }
+}
+
+fn pairs(allocator: &mut impl Allocator) -> f64 {
+    per(PAIRS, || {
+        for number in 0..PAIRS {
+            let object = allocator.allocate();
+            touch(object, number as u64);
+            allocator.free(black_box(object));
+        }
+    })
+}
+
+/// The same as [`Bench::hand_objects`], with mimalloc and a ring of as many slots.
+fn hand_pointers() -> f64 {
+    let ring: Vec<AtomicUsize> = (0..SLOTS).map(|_| AtomicUsize::new(0)).collect();
+    let ring = &ring;
+    per(MESSAGES, || {
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..MESSAGES {
+                    let slot = &ring[number % SLOTS as usize];
+                    let object = spin(|| NonNull::new(slot.load(Ordering::Acquire) as *mut u8));
+                    slot.store(0, Ordering::Release);
+                    Mimalloc.free(object);
+                }
+            });
+            for number in 0..MESSAGES {
+                let object = Mimalloc.allocate();
+                touch(object, number as u64);
+                let slot = &ring[number % SLOTS as usize];
+                spin(|| (slot.load(Ordering::Acquire) == 0).then_some(()));
+                slot.store(object.as_ptr() as usize, Ordering::Release);
+            }
+        });
+    })
+}
+
+fn spin<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    for round in 0u32.. {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        std::hint::spin_loop();
+        if round % 4096 == 4095 {
+            std::thread::yield_now();
+        }
+    }
+    unreachable!("the counter has an end, the wait does not")
+}
+
+fn per(count: usize, run: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    run();
+    begun.elapsed().as_nanos() as f64 / count as f64
+}
+
+/// The numbers below `count`, shuffled by a fixed seed.
+fn shuffled(count: usize) -> Vec<usize> {
+    let mut numbers: Vec<usize> = (0..count).collect();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for last in (1..count).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        numbers.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+    numbers
+}
+
+fn failed(error: impl std::fmt::Display) -> BenchError {
+    wrong(&error.to_string())
+}
+
+fn wrong(reason: &str) -> BenchError {
+    BenchError::Answer { case: "objects".to_owned(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_has_every_number_once() {
+        let mut numbers = shuffled(1000);
+        assert!((0..1000).ne(numbers.iter().copied()));
+        numbers.sort_unstable();
+        assert!((0..1000).eq(numbers));
+    }
+}

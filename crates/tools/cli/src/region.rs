@@ -1,0 +1,129 @@
+//! `farfork region`: files for objects in shared memory.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use farfork::{Check, Info, Node, Region};
+use farfork_types::align_up;
+
+use crate::output::print_json;
+use crate::printable::printable;
+use crate::{CommandResult, size};
+
+/// A region has whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// What to do with a region.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Create a region: a file that programs open with ff_open.
+    Create {
+        /// A file that does not exist yet, on a tmpfs such as /dev/shm, or on a DAX file system.
+        path: PathBuf,
+        /// Size of the file, e.g. 64M. All of it is taken at once.
+        #[arg(long, value_parser = size::parse)]
+        size: u64,
+        /// Print one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show space, clients and mailboxes.
+    Info {
+        /// The region.
+        path: PathBuf,
+        /// Print one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Recover dead clients, and account for every object. Fails if objects are lost, double or foreign.
+    Check {
+        /// The region.
+        path: PathBuf,
+        /// Print one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a region that no client uses.
+    Destroy {
+        /// The region.
+        path: PathBuf,
+    },
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(command: &Command) -> CommandResult {
+    match command {
+        Command::Create { path, size, json } => {
+            let path = std::path::absolute(path)?;
+            Region::create(&path, align_up(*size, PAGE_BYTES))?;
+            match json {
+                true => print_json(&info(&path)?)?,
+                false => println!("{}", path.display()),
+            }
+        }
+        Command::Info { path, json } => {
+            let info = info(path)?;
+            match json {
+                true => print_json(&info)?,
+                false => print_info(&info),
+            }
+        }
+        Command::Check { path, json } => return check(path, *json),
+        Command::Destroy { path } => Region::destroy(path)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn info(path: &Path) -> Result<Info, Box<dyn std::error::Error>> {
+    Ok(Region::<Node>::open(path)?.info()?)
+}
+
+fn print_info(info: &Info) {
+    println!("region {}: {} at {:#x}", info.uuid, size::show(info.bytes), info.address);
+    println!(
+        "{} objects of {} bytes: {} free, {} in mailboxes",
+        info.objects, info.object_bytes, info.objects_free, info.objects_in_mailboxes
+    );
+    for client in &info.clients {
+        println!("client {} (pid {}): {} objects", client.id, client.pid, client.objects);
+    }
+    if info.clients_dead > 0 {
+        println!("{} dead clients: the next check recovers them", info.clients_dead);
+    }
+    let client = |id: u8| if id == 0 { "none".to_owned() } else { id.to_string() };
+    for mailbox in &info.mailboxes {
+        println!(
+            "mailbox {}: {} of {} slots full, sender {}, receiver {}",
+            printable(&mailbox.name),
+            mailbox.messages,
+            mailbox.slots,
+            client(mailbox.sender),
+            client(mailbox.receiver)
+        );
+    }
+}
+
+fn check(path: &Path, json: bool) -> CommandResult {
+    let check = Region::<Node>::open(path)?.check()?;
+    if json {
+        print_json(&check)?;
+    } else {
+        print_check(&check);
+    }
+    if !check.is_clean() {
+        return Err(format!(
+            "the region at {} is damaged: a client wrote where it must not; make a new region",
+            path.display()
+        )
+        .into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_check(check: &Check) {
+    let Check { objects, free, owned, in_mailboxes, lost, double, foreign, clients_recovered } =
+        check;
+    println!("{objects} objects: {free} free, {owned} owned, {in_mailboxes} in mailboxes");
+    println!("{lost} lost, {double} double, {foreign} foreign");
+    println!("{clients_recovered} dead clients recovered");
+}
