@@ -1,9 +1,13 @@
 //! The store's contract, tested against each mechanism.
 
+#[path = "common/small_disk.rs"]
+mod small_disk;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_platform::api::{
     Action, ActionPut, Activation, ActivationId, ActivationSummary, Arguments, Change, Name,
@@ -14,6 +18,8 @@ use farfork_platform::store::{
 };
 use farfork_platform::trace::Trace;
 use serde_json::json;
+
+use crate::small_disk::SmallDisk;
 
 /// A store in a directory of its own.
 struct Bed {
@@ -277,4 +283,81 @@ fn namespaces_are_numbered_once_and_for_ever() {
     bed.reopen();
     assert_eq!((number(&bed, "bob"), number(&bed, "ada")), (2, 1));
     assert_eq!(bed.store().namespaces().unwrap(), ["ada", "bob", "guest"].map(name));
+}
+
+/// Does it until it is done: after an error of the disk the store waits before it writes again.
+fn soon<T>(mut attempt: impl FnMut() -> Result<T, StoreError>) -> T {
+    let began = Instant::now();
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(error) => assert!(began.elapsed() < Duration::from_secs(30), "{error}"),
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Fills the disk, and writes to the store until that fails.
+fn fill(disk: &SmallDisk, store: &dyn Store) {
+    disk.fill();
+    let code = "x".repeat(1 << 20);
+    let failed = (0..32).find_map(|index| {
+        let change = change("guest", &format!("large{index}"), Some(&code), None);
+        store.put_action(&change, None).err()
+    });
+    let words = failed.expect("the disk is full").to_string();
+    assert!(words.contains("No space left on device"), "{words}");
+}
+
+#[test]
+fn a_store_reads_from_a_full_disk_and_writes_when_there_is_room_again() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.directory.path().join("db");
+    let store = Embedded::open(&path).unwrap();
+    let hello = created(&store, "guest", "hello");
+    let find = |store: &Embedded, id| store.activation(&name("guest"), ActivationId(id)).unwrap();
+    store.finish(activation(&hello, 1, 10)).unwrap();
+    store.flush().unwrap();
+    // This one is visible, but not on disk.
+    store.finish(activation(&hello, 2, 20)).unwrap();
+    assert!(find(&store, 2).is_some());
+    fill(&disk, &store);
+    assert_eq!(store.action(&name("guest"), &name("hello")).unwrap(), Some(hello.clone()));
+    store.finish(activation(&hello, 3, 30)).unwrap();
+    for round in 0..3 {
+        for id in 1..=3 {
+            assert!(find(&store, id).is_some(), "{id} in round {round}");
+        }
+        assert!(ids(&store.activations(&name("guest"), &all()).unwrap()).contains(&1));
+        assert_eq!(store.code(&name("guest"), &name("hello")).unwrap().as_deref(), Some("code"));
+        // Longer than a pause, so that the disk is tried again.
+        thread::sleep(Duration::from_millis(1200));
+        let _ = store.flush();
+    }
+    disk.free();
+    soon(|| store.flush());
+    soon(|| store.accept(&accepted(9, 5)));
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!(ids(&store.activations(&name("guest"), &all()).unwrap()), [3, 2, 1]);
+    assert_eq!(store.accepted().unwrap().len(), 1);
+}
+
+#[test]
+fn a_refused_write_to_a_full_disk_leaves_no_trace() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.directory.path().join("db");
+    let store = Embedded::open(&path).unwrap();
+    created(&store, "guest", "hello");
+    fill(&disk, &store);
+    // The next attempts do not even touch the disk.
+    let refused = store.accept(&accepted(9, 5)).unwrap_err().to_string();
+    assert!(refused.contains("is tried again soon") && refused.contains("No space"), "{refused}");
+    let stored = |store: &Embedded| store.actions(&name("guest"), 0, 100).unwrap().len();
+    let before = stored(&store);
+    disk.free();
+    soon(|| store.flush());
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!((stored(&store), store.accepted().unwrap().len()), (before, 0));
 }

@@ -2,9 +2,10 @@
 
 mod accepted;
 mod activations;
+mod base;
 mod finished;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
@@ -13,6 +14,7 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::base::{Access, Base};
 use self::finished::FinishedQueue;
 use super::{AcceptedCall, AcceptedEntry, Key, Selection, Store, StoreError};
 use crate::api::{
@@ -28,27 +30,18 @@ const KEYS: TableDefinition<'_, &str, Json> = TableDefinition::new("keys");
 const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("actions");
 const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
 
-/// Bytes of redb's cache. Its default of 1 GiB would be wasted: each record is written once and
-/// hardly ever read, and the kernel caches the file's pages, too.
-const CACHE: usize = 16 << 20;
-
 /// A database in a file.
 #[derive(Debug)]
 pub struct Embedded {
-    path: PathBuf,
-    database: Database,
+    base: Base,
     finished: FinishedQueue,
 }
 
 impl Embedded {
     /// Opens the database at `path`, which is created if missing.
     pub fn open(path: &Path) -> Result<Embedded, StoreError> {
-        let database = Database::builder()
-            .set_cache_size(CACHE)
-            .create(path)
-            .map_err(failed("open the store", path))?;
-        let store =
-            Embedded { path: path.to_owned(), database, finished: FinishedQueue::default() };
+        let base = Base::open(path).map_err(failed("open the store", path))?;
+        let store = Embedded { base, finished: FinishedQueue::default() };
         // Readers fail if a table is missing.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
@@ -65,6 +58,8 @@ impl Embedded {
 /// Why a transaction ends without a commit.
 enum Failure {
     Database(redb::Error),
+    /// The database is not used now, for this reason.
+    Refused(String),
     Store(StoreError),
 }
 
@@ -104,45 +99,71 @@ impl Embedded {
         &self,
         doing: &'static str,
         durability: Durability,
-        change: impl FnOnce(&WriteTransaction) -> Result<T, Failure>,
+        change: impl Fn(&WriteTransaction) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let run = || {
-            let mut write = self.database.begin_write()?;
-            write.set_durability(durability)?;
-            let changed = change(&write)?;
-            write.commit()?;
-            Ok(changed)
-        };
-        run().map_err(|failure| self.store_error(doing, failure))
+        let run = |database: &Database, _| self.transact(database, durability, &change);
+        self.base.with(Access::Write, run).map_err(|failure| self.store_error(doing, failure))
+    }
+
+    fn transact<T>(
+        &self,
+        database: &Database,
+        durability: Durability,
+        change: impl Fn(&WriteTransaction) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut write = database.begin_write()?;
+        write.set_durability(durability)?;
+        let changed = change(&write)?;
+        write.commit()?;
+        if matches!(durability, Durability::Immediate) {
+            self.base.wrote();
+        }
+        Ok(changed)
     }
 
     fn read<T>(
         &self,
         doing: &'static str,
-        look: impl FnOnce(&redb::ReadTransaction) -> Result<T, Failure>,
+        look: impl Fn(&redb::ReadTransaction) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let run = || look(&self.database.begin_read()?);
-        run().map_err(|failure| self.store_error(doing, failure))
+        let run = |database: &Database, _| look(&database.begin_read()?);
+        self.base.with(Access::Read, run).map_err(|failure| self.store_error(doing, failure))
     }
 
     /// Makes finished activations visible to readers. They are on disk after the next flush.
     fn write_finished(&self) -> Result<(), StoreError> {
-        self.finished.write(|all| match all {
-            [] => Ok(()),
-            all => self.keep(all, Durability::None),
-        })
+        self.keep(Durability::None)
     }
 
-    fn keep(&self, all: &[Activation], durability: Durability) -> Result<(), StoreError> {
-        self.write("store activations", durability, |write| {
-            accepted::remove(write, all.iter().map(|activation| activation.activation_id))?;
-            activations::keep(write, all)
-        })
+    /// The same for reads that can do without those that the disk does not take; returns whether
+    /// all are visible.
+    fn try_write_finished(&self) -> bool {
+        let written = self.write_finished();
+        written.inspect_err(|error| tracing::debug!(%error, "activations wait")).is_ok()
+    }
+
+    fn keep(&self, least: Durability) -> Result<(), StoreError> {
+        let run = |database: &Database, generation| {
+            self.finished.write(generation, least, |all, durability| {
+                self.transact(database, durability, |write| {
+                    let ids = all.iter().map(|activation| activation.activation_id);
+                    accepted::remove(write, ids)?;
+                    activations::keep(write, all)
+                })
+            })
+        };
+        self.base
+            .with(Access::Write, run)
+            .map_err(|failure| self.store_error("store activations", failure))
     }
 
     fn store_error(&self, doing: &'static str, failure: Failure) -> StoreError {
         match failure {
-            Failure::Database(error) => failed(doing, &self.path)(error),
+            Failure::Database(error) => failed(doing, self.base.path())(error),
+            Failure::Refused(reason) => {
+                let path = self.base.path().display().to_string();
+                StoreError::Database { doing, path, reason }
+            }
             Failure::Store(error) => error,
         }
     }
@@ -306,7 +327,7 @@ impl Store for Embedded {
             true => Ok(()),
             false => Err(StoreError::Database {
                 doing: "store an activation",
-                path: self.path.display().to_string(),
+                path: self.base.path().display().to_string(),
                 reason: "its queue of unwritten activations is full".to_owned(),
             }),
         }
@@ -317,7 +338,11 @@ impl Store for Embedded {
         namespace: &Name,
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError> {
-        self.write_finished()?;
+        if !self.try_write_finished()
+            && let Some(found) = self.finished.find(namespace, id)
+        {
+            return Ok(Some(found));
+        }
         self.read("look up an activation", |read| activations::find(read, namespace, id))
     }
 
@@ -326,7 +351,7 @@ impl Store for Embedded {
         namespace: &Name,
         selection: &Selection,
     ) -> Result<Vec<ActivationSummary>, StoreError> {
-        self.write_finished()?;
+        self.try_write_finished();
         self.read("list activations", |read| activations::list(read, namespace, selection))
     }
 
@@ -335,7 +360,7 @@ impl Store for Embedded {
         namespace: &Name,
         selection: &Selection,
     ) -> Result<usize, StoreError> {
-        self.write_finished()?;
+        self.try_write_finished();
         self.read("count activations", |read| activations::count(read, namespace, selection))
     }
 
@@ -348,6 +373,6 @@ impl Store for Embedded {
 
     fn flush(&self) -> Result<(), StoreError> {
         // Durable also for transactions committed without durability.
-        self.finished.write(|all| self.keep(all, Durability::Immediate))
+        self.keep(Durability::Immediate)
     }
 }

@@ -9,6 +9,9 @@
 //! stored as accepted.) The activation of a call is visible at once, and on disk within [`FLUSH`].
 //! A crash of the machine in between loses activations of blocking calls whose callers have their
 //! responses, and a non-blocking call is made again.
+//!
+//! **When the disk is full** reads go on, and what must be on disk when a method returns fails until
+//! there is room again. Activations wait in memory, where they are found by their ids.
 
 mod embedded;
 mod retention;
