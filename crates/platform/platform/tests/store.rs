@@ -14,9 +14,10 @@ use farfork_platform::api::{
     Response, Runtimes, StartKind, Times, Version,
 };
 use farfork_platform::store::{
-    AcceptedCall, Embedded, Key, Selection, Store, StoreError, forget_old,
+    AcceptedCall, DiskUsage, Embedded, Key, Selection, Store, StoreError, forget_old,
 };
 use farfork_platform::trace::Trace;
+use farfork_policy::settings::Disk;
 use serde_json::json;
 
 use crate::small_disk::SmallDisk;
@@ -360,4 +361,76 @@ fn a_refused_write_to_a_full_disk_leaves_no_trace() {
     drop(store);
     let store = Embedded::open(&path).unwrap();
     assert_eq!((stored(&store), store.accepted().unwrap().len()), (before, 0));
+}
+
+/// What the namespaces `guest` and `other` take.
+fn usage(store: &Embedded) -> [DiskUsage; 2] {
+    let all = store.disk_usage().unwrap();
+    ["guest", "other"].map(|owner| {
+        let found = all.iter().find(|(namespace, _)| *namespace == name(owner));
+        found.map(|(_, usage)| *usage).unwrap_or_default()
+    })
+}
+
+#[test]
+fn records_beyond_a_namespaces_share_go_the_oldest_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Disk { namespace_record_bytes: 64 << 10, ..Disk::default() };
+    let store = Embedded::open(&directory.path().join("db")).unwrap().limited(disk);
+    let [mine, others] = ["guest", "other"].map(|owner| created(&store, owner, "hello"));
+    for id in 0..3 {
+        store.finish(activation(&others, id, id as u64)).unwrap();
+    }
+    let before = {
+        store.flush().unwrap();
+        usage(&store)[1]
+    };
+    for id in 100..200 {
+        let logs = vec!["x".repeat(4 << 10)];
+        store.finish(Activation { logs, ..activation(&mine, id, id as u64) }).unwrap();
+        if id % 7 == 0 {
+            store.flush().unwrap();
+        }
+    }
+    store.flush().unwrap();
+    let left = ids(&store.activations(&name("guest"), &all()).unwrap());
+    assert!((12..=16).contains(&left.len()), "{left:?}");
+    assert!(left.iter().copied().eq((200 - left.len() as u128..200).rev()), "{left:?}");
+    assert!(store.activation(&name("guest"), ActivationId(100)).unwrap().is_none());
+    let [taken, of_other] = usage(&store);
+    assert!((48 << 10..=64 << 10).contains(&taken.record_bytes), "{taken:?}");
+    assert_eq!(of_other, before);
+    assert_eq!(ids(&store.activations(&name("other"), &all()).unwrap()), [2, 1, 0]);
+    while store.forget(1000).unwrap() > 0 {}
+    assert_eq!(usage(&store).map(|usage| usage.record_bytes), [0, 0]);
+}
+
+#[test]
+fn a_namespace_deploys_no_more_than_its_share_and_others_theirs() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Disk { namespace_code_bytes: 100_000, ..Disk::default() };
+    let store = Embedded::open(&directory.path().join("db")).unwrap().limited(disk);
+    let code = "x".repeat(40_000);
+    let deploy = |owner: &str, action: &str, code: &str, before: Option<&Action>| {
+        let change = change(owner, action, Some(code), before);
+        store.put_action(&change, before.map(|before| before.version)).map(|()| change.action)
+    };
+    let first = deploy("guest", "first", &code, None).unwrap();
+    deploy("guest", "second", &code, None).unwrap();
+    let taken = usage(&store)[0].code_bytes;
+    assert!((80_000..85_000).contains(&taken), "{taken}");
+    let refused = deploy("guest", "third", &code, None).unwrap_err();
+    assert!(matches!(refused, StoreError::TooMuchCode { bytes: 120_000.., most: 100_000 }));
+    assert_eq!(store.action(&name("guest"), &name("third")).unwrap(), None);
+    assert_eq!(usage(&store)[0].code_bytes, taken);
+    deploy("other", "third", &code, None).unwrap();
+    // A new version takes the place of the old one.
+    let first = deploy("guest", "first", &"y".repeat(50_000), Some(&first)).unwrap();
+    assert!(deploy("guest", "first", &"y".repeat(70_000), Some(&first)).is_err());
+    store.delete_action(&name("guest"), &name("second")).unwrap();
+    deploy("guest", "third", &code, None).unwrap();
+    for action in ["first", "third"] {
+        store.delete_action(&name("guest"), &name(action)).unwrap();
+    }
+    assert_eq!(usage(&store)[0], DiskUsage::default());
 }

@@ -70,6 +70,11 @@ impl From<StoreError> for ApiError {
             StoreError::Conflict => ApiError::Conflict(
                 "Concurrent modification to resource detected: read it and try again.".to_owned(),
             ),
+            StoreError::TooMuchCode { bytes, most } => ApiError::PartTooLarge {
+                what: "The actions of the namespace with their code",
+                bytes,
+                most,
+            },
             other => {
                 tracing::error!(reason = %other, "the store failed");
                 ApiError::Internal("the store failed; see the platform's log".to_owned())

@@ -4,9 +4,11 @@ mod accepted;
 mod activations;
 mod base;
 mod finished;
+mod usage;
 
 use std::path::Path;
 
+use farfork_policy::settings::Disk;
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     TableHandle, WriteTransaction,
@@ -16,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use self::base::{Access, Base};
 use self::finished::FinishedQueue;
-use super::{AcceptedCall, AcceptedEntry, Key, Selection, Store, StoreError};
+use super::{AcceptedCall, AcceptedEntry, DiskUsage, Key, Selection, Store, StoreError};
 use crate::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, NameError, Version,
 };
@@ -35,13 +37,15 @@ const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("cod
 pub struct Embedded {
     base: Base,
     finished: FinishedQueue,
+    disk: Disk,
 }
 
 impl Embedded {
     /// Opens the database at `path`, which is created if missing.
     pub fn open(path: &Path) -> Result<Embedded, StoreError> {
         let base = Base::open(path).map_err(failed("open the store", path))?;
-        let store = Embedded { base, finished: FinishedQueue::default() };
+        let (finished, disk) = Default::default();
+        let store = Embedded { base, finished, disk };
         // Readers fail if a table is missing.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
@@ -49,9 +53,15 @@ impl Embedded {
             write.open_table(ACTIONS)?;
             write.open_table(CODES)?;
             accepted::open(write)?;
-            activations::open(write)
+            activations::open(write)?;
+            usage::open(write)
         })?;
         Ok(store)
+    }
+
+    /// Limits what a namespace may take.
+    pub fn limited(self, disk: Disk) -> Embedded {
+        Embedded { disk, ..self }
     }
 }
 
@@ -92,6 +102,15 @@ fn encoded(record: &impl Serialize) -> Result<Vec<u8>, Failure> {
 fn decoded<T: DeserializeOwned>(table: &'static str, bytes: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(bytes)
         .map_err(|error| StoreError::Record { table, reason: error.to_string() }.into())
+}
+
+/// A namespace by its name in a table.
+fn namespace(name: &str) -> Result<Name, Failure> {
+    let named = name.parse().map_err(|error: NameError| StoreError::Record {
+        table: "namespaces",
+        reason: error.to_string(),
+    });
+    Ok(named?)
 }
 
 impl Embedded {
@@ -148,7 +167,7 @@ impl Embedded {
                 self.transact(database, durability, |write| {
                     let ids = all.iter().map(|activation| activation.activation_id);
                     accepted::remove(write, ids)?;
-                    activations::keep(write, all)
+                    activations::keep(write, all, self.disk.namespace_record_bytes)
                 })
             })
         };
@@ -193,11 +212,7 @@ impl Store for Embedded {
         self.read("list namespaces", |read| {
             let mut namespaces = Vec::new();
             for entry in read.open_table(NAMESPACES)?.iter()? {
-                let name = entry?.0.value().parse();
-                namespaces.push(name.map_err(|error: NameError| StoreError::Record {
-                    table: "namespaces",
-                    reason: error.to_string(),
-                })?);
+                namespaces.push(namespace(entry?.0.value())?);
             }
             Ok(namespaces)
         })
@@ -290,20 +305,36 @@ impl Store for Embedded {
             if found.map(|found| found.version) != before {
                 return Err(StoreError::Conflict.into());
             }
-            actions.insert(place, &*encoded(action)?)?;
+            let document = encoded(action)?;
+            let old = actions.insert(place, &*document)?.map_or(0, |old| old.value().len());
+            let (mut more, mut less) = (document.len(), old);
             if let Some(code) = code {
-                write.open_table(CODES)?.insert(place, &**code)?;
+                let mut codes = write.open_table(CODES)?;
+                less += codes.insert(place, &**code)?.map_or(0, |old| old.value().len());
+                more += code.len();
             }
-            Ok(())
+            let usage = usage::change(write, place.0, |usage| {
+                usage.code = (usage.code + more as u64).saturating_sub(less as u64);
+            })?;
+            let (bytes, most) = (usage.code, self.disk.namespace_code_bytes);
+            // What makes it smaller is always allowed: the limit may have been lowered.
+            match more > less && bytes > most {
+                true => Err(StoreError::TooMuchCode { bytes, most }.into()),
+                false => Ok(()),
+            }
         })
     }
 
     fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
         let place = (namespace.as_str(), name.as_str());
         self.write("remove an action", Durability::Immediate, |write| {
-            write.open_table(CODES)?.remove(place)?;
+            let code = write.open_table(CODES)?.remove(place)?.map_or(0, |old| old.value().len());
             let mut actions = write.open_table(ACTIONS)?;
             let found = actions.remove(place)?;
+            let less = code + found.as_ref().map_or(0, |found| found.value().len());
+            usage::change(write, place.0, |usage| {
+                usage.code = usage.code.saturating_sub(less as u64);
+            })?;
             found.map(|found| decoded(ACTIONS.name(), found.value())).transpose()
         })
     }
@@ -374,5 +405,13 @@ impl Store for Embedded {
     fn flush(&self) -> Result<(), StoreError> {
         // Durable also for transactions committed without durability.
         self.keep(Durability::Immediate)
+    }
+
+    fn disk_usage(&self) -> Result<Vec<(Name, DiskUsage)>, StoreError> {
+        self.read("add up what namespaces take", usage::list)
+    }
+
+    fn disk_limits(&self) -> Disk {
+        self.disk
     }
 }

@@ -216,6 +216,7 @@ async fn calls_go_on_while_the_disk_is_full() {
     let world = World::on(nodes, Arc::clone(&store) as _, state, Settings::default());
     let action = world.action("a", "code", json!({}));
     world.calls(&action, 1).await;
+    store.flush().unwrap();
     disk.fill();
     let fails = || store.put_action(&large(&action), Some(action.version)).is_err();
     assert!(fails() && fails(), "the disk is full");
@@ -228,6 +229,13 @@ async fn calls_go_on_while_the_disk_is_full() {
         assert_eq!(kept.as_ref(), Some(&done));
         made.push(done.activation_id);
         sleep(Duration::from_millis(200)).await;
+    }
+    let text = world.platform.metrics();
+    for kind in ["code", "records"] {
+        let series =
+            format!("farfork_namespace_disk_bytes{{namespace=\"guest\",kind=\"{kind}\"}} ");
+        let bytes = text.lines().find_map(|line| line.strip_prefix(&*series));
+        assert!(bytes.unwrap().parse::<u64>().unwrap() > 0, "{kind}");
     }
     disk.free();
     // Nobody asks for it, and all records get to the disk.
