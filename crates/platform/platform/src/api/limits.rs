@@ -44,6 +44,7 @@ impl Limits {
             "requestMemoryMax": requests.namespace_bytes,
             "requestMemoryMaxOfAll": requests.all_bytes,
             "diskCodeMax": disk.namespace_code_bytes,
+            "diskUnpackedMax": disk.namespace_unpacked_bytes,
             "diskRecordsMax": disk.namespace_record_bytes,
             "actionDurationMin": TIMEOUT_MS.start(),
             "actionDurationMax": TIMEOUT_MS.end(),
