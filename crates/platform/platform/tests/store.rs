@@ -434,3 +434,17 @@ fn a_namespace_deploys_no_more_than_its_share_and_others_theirs() {
     }
     assert_eq!(usage(&store)[0], DiskUsage::default());
 }
+
+#[test]
+fn a_store_opens_on_a_full_disk() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.directory.path().join("db");
+    let store = Embedded::open(&path).unwrap();
+    let hello = created(&store, "guest", "hello");
+    fill(&disk, &store);
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!(store.action(&name("guest"), &name("hello")).unwrap(), Some(hello));
+    disk.free();
+    soon(|| store.accept(&accepted(9, 5)));
+}

@@ -82,3 +82,17 @@ impl From<StoreError> for ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_learns_why_it_can_deploy_no_more() {
+        let refused = ApiError::from(StoreError::TooMuchCode { bytes: 12, most: 10 });
+        assert_eq!(refused.status(), 413);
+        let words =
+            "The actions of the namespace with their code larger than allowed: 12 > 10 bytes.";
+        assert_eq!(refused.to_string(), words);
+    }
+}
