@@ -95,8 +95,10 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     fs::create_dir_all(&settings.state)
         .and_then(|()| allow_traversal(&settings.state))
         .map_err(failed("make the directory", &state))?;
-    let folders = Folders::open(settings.state.join("code"))?;
-    let store: Arc<dyn Store> = Arc::new(Embedded::open(&settings.state.join("store.redb"))?);
+    let folders = Folders::open(settings.state.join("code"))?
+        .limited(settings.policies.disk.namespace_unpacked_bytes);
+    let store = Embedded::open(&settings.state.join("store.redb"))?;
+    let store: Arc<dyn Store> = Arc::new(store.limited(settings.policies.disk));
     ensure_guest_key(&*store, &Name::guest(), &settings.state.join("guest.key"))?;
     let journal = settings.state.join("decisions.jsonl");
     let advisor = JournalFile::open(&journal)

@@ -1,19 +1,26 @@
 //! The store's contract, tested against each mechanism.
 
+#[path = "common/small_disk.rs"]
+mod small_disk;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_platform::api::{
     Action, ActionPut, Activation, ActivationId, ActivationSummary, Arguments, Change, Name,
     Response, Runtimes, StartKind, Times, Version,
 };
 use farfork_platform::store::{
-    AcceptedCall, Embedded, Key, Selection, Store, StoreError, forget_old,
+    AcceptedCall, DiskUsage, Embedded, Key, Selection, Store, StoreError, forget_old,
 };
 use farfork_platform::trace::Trace;
+use farfork_policy::settings::Disk;
 use serde_json::json;
+
+use crate::small_disk::SmallDisk;
 
 /// A store in a directory of its own.
 struct Bed {
@@ -277,4 +284,167 @@ fn namespaces_are_numbered_once_and_for_ever() {
     bed.reopen();
     assert_eq!((number(&bed, "bob"), number(&bed, "ada")), (2, 1));
     assert_eq!(bed.store().namespaces().unwrap(), ["ada", "bob", "guest"].map(name));
+}
+
+/// Does it until it is done: after an error of the disk the store waits before it writes again.
+fn soon<T>(mut attempt: impl FnMut() -> Result<T, StoreError>) -> T {
+    let began = Instant::now();
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(error) => assert!(began.elapsed() < Duration::from_secs(30), "{error}"),
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Fills the disk, and writes to the store until that fails.
+fn fill(disk: &SmallDisk, store: &dyn Store) {
+    disk.fill();
+    let code = "x".repeat(1 << 20);
+    let failed = (0..32).find_map(|index| {
+        let change = change("guest", &format!("large{index}"), Some(&code), None);
+        store.put_action(&change, None).err()
+    });
+    let words = failed.expect("the disk is full").to_string();
+    assert!(words.contains("No space left on device"), "{words}");
+}
+
+#[test]
+fn a_store_reads_from_a_full_disk_and_writes_when_there_is_room_again() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.directory.path().join("db");
+    let store = Embedded::open(&path).unwrap();
+    let hello = created(&store, "guest", "hello");
+    let find = |store: &Embedded, id| store.activation(&name("guest"), ActivationId(id)).unwrap();
+    store.finish(activation(&hello, 1, 10)).unwrap();
+    store.flush().unwrap();
+    // This one is visible, but not on disk.
+    store.finish(activation(&hello, 2, 20)).unwrap();
+    assert!(find(&store, 2).is_some());
+    fill(&disk, &store);
+    assert_eq!(store.action(&name("guest"), &name("hello")).unwrap(), Some(hello.clone()));
+    store.finish(activation(&hello, 3, 30)).unwrap();
+    for round in 0..3 {
+        for id in 1..=3 {
+            assert!(find(&store, id).is_some(), "{id} in round {round}");
+        }
+        assert!(ids(&store.activations(&name("guest"), &all()).unwrap()).contains(&1));
+        assert_eq!(store.code(&name("guest"), &name("hello")).unwrap().as_deref(), Some("code"));
+        // Longer than a pause, so that the disk is tried again.
+        thread::sleep(Duration::from_millis(1200));
+        let _ = store.flush();
+    }
+    disk.free();
+    soon(|| store.flush());
+    soon(|| store.accept(&accepted(9, 5)));
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!(ids(&store.activations(&name("guest"), &all()).unwrap()), [3, 2, 1]);
+    assert_eq!(store.accepted().unwrap().len(), 1);
+}
+
+#[test]
+fn a_refused_write_to_a_full_disk_leaves_no_trace() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.directory.path().join("db");
+    let store = Embedded::open(&path).unwrap();
+    created(&store, "guest", "hello");
+    fill(&disk, &store);
+    // The next attempts do not even touch the disk.
+    let refused = store.accept(&accepted(9, 5)).unwrap_err().to_string();
+    assert!(refused.contains("is tried again soon") && refused.contains("No space"), "{refused}");
+    let stored = |store: &Embedded| store.actions(&name("guest"), 0, 100).unwrap().len();
+    let before = stored(&store);
+    disk.free();
+    soon(|| store.flush());
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!((stored(&store), store.accepted().unwrap().len()), (before, 0));
+}
+
+/// What the namespaces `guest` and `other` take.
+fn usage(store: &Embedded) -> [DiskUsage; 2] {
+    let all = store.disk_usage().unwrap();
+    ["guest", "other"].map(|owner| {
+        let found = all.iter().find(|(namespace, _)| *namespace == name(owner));
+        found.map(|(_, usage)| *usage).unwrap_or_default()
+    })
+}
+
+#[test]
+fn records_beyond_a_namespaces_share_go_the_oldest_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Disk { namespace_record_bytes: 64 << 10, ..Disk::default() };
+    let store = Embedded::open(&directory.path().join("db")).unwrap().limited(disk);
+    let [mine, others] = ["guest", "other"].map(|owner| created(&store, owner, "hello"));
+    for id in 0..3 {
+        store.finish(activation(&others, id, id as u64)).unwrap();
+    }
+    let before = {
+        store.flush().unwrap();
+        usage(&store)[1]
+    };
+    for id in 100..200 {
+        let logs = vec!["x".repeat(4 << 10)];
+        store.finish(Activation { logs, ..activation(&mine, id, id as u64) }).unwrap();
+        if id % 7 == 0 {
+            store.flush().unwrap();
+        }
+    }
+    store.flush().unwrap();
+    let left = ids(&store.activations(&name("guest"), &all()).unwrap());
+    assert!((12..=16).contains(&left.len()), "{left:?}");
+    assert!(left.iter().copied().eq((200 - left.len() as u128..200).rev()), "{left:?}");
+    assert!(store.activation(&name("guest"), ActivationId(100)).unwrap().is_none());
+    let [taken, of_other] = usage(&store);
+    assert!((48 << 10..=64 << 10).contains(&taken.record_bytes), "{taken:?}");
+    assert_eq!(of_other, before);
+    assert_eq!(ids(&store.activations(&name("other"), &all()).unwrap()), [2, 1, 0]);
+    while store.forget(1000).unwrap() > 0 {}
+    assert_eq!(usage(&store).map(|usage| usage.record_bytes), [0, 0]);
+}
+
+#[test]
+fn a_namespace_deploys_no_more_than_its_share_and_others_theirs() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Disk { namespace_code_bytes: 100_000, ..Disk::default() };
+    let store = Embedded::open(&directory.path().join("db")).unwrap().limited(disk);
+    let code = "x".repeat(40_000);
+    let deploy = |owner: &str, action: &str, code: &str, before: Option<&Action>| {
+        let change = change(owner, action, Some(code), before);
+        store.put_action(&change, before.map(|before| before.version)).map(|()| change.action)
+    };
+    let first = deploy("guest", "first", &code, None).unwrap();
+    deploy("guest", "second", &code, None).unwrap();
+    let taken = usage(&store)[0].code_bytes;
+    assert!((80_000..85_000).contains(&taken), "{taken}");
+    let refused = deploy("guest", "third", &code, None).unwrap_err();
+    assert!(matches!(refused, StoreError::TooMuchCode { bytes: 120_000.., most: 100_000 }));
+    assert_eq!(store.action(&name("guest"), &name("third")).unwrap(), None);
+    assert_eq!(usage(&store)[0].code_bytes, taken);
+    deploy("other", "third", &code, None).unwrap();
+    // A new version takes the place of the old one.
+    let first = deploy("guest", "first", &"y".repeat(50_000), Some(&first)).unwrap();
+    assert!(deploy("guest", "first", &"y".repeat(70_000), Some(&first)).is_err());
+    store.delete_action(&name("guest"), &name("second")).unwrap();
+    deploy("guest", "third", &code, None).unwrap();
+    for action in ["first", "third"] {
+        store.delete_action(&name("guest"), &name(action)).unwrap();
+    }
+    assert_eq!(usage(&store)[0], DiskUsage::default());
+}
+
+#[test]
+fn a_store_opens_on_a_full_disk() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.directory.path().join("db");
+    let store = Embedded::open(&path).unwrap();
+    let hello = created(&store, "guest", "hello");
+    fill(&disk, &store);
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!(store.action(&name("guest"), &name("hello")).unwrap(), Some(hello));
+    disk.free();
+    soon(|| store.accept(&accepted(9, 5)));
 }

@@ -37,6 +37,30 @@ pub struct Settings {
     pub reclaim: BetweenMarks,
     /// How much memory requests may take in the gateway.
     pub requests: Requests,
+    /// How much of the disk a namespace may take.
+    pub disk: Disk,
+}
+
+/// Most bytes of a namespace in the platform's state directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Disk {
+    /// Of its actions with their code. An action beyond is refused.
+    pub namespace_code_bytes: u64,
+    /// Of the unpacked files of its functions. A function beyond cannot start.
+    pub namespace_unpacked_bytes: u64,
+    /// Of its activations with their logs. Beyond, the oldest are deleted.
+    pub namespace_record_bytes: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Disk {
+        Disk {
+            namespace_code_bytes: 1 << 30,
+            namespace_unpacked_bytes: 4 << 30,
+            namespace_record_bytes: 1 << 30,
+        }
+    }
 }
 
 /// Most memory in the gateway of bodies that arrive, and of arguments of calls that wait or run. A

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use farfork_policy::settings::Requests;
+use farfork_policy::settings::{Disk, Requests};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -36,13 +36,16 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of a namespace with this many concurrent calls, by OpenWhisk's names, and of the
-    /// memory of its requests. Calls per minute are not limited.
-    pub fn of_namespace(concurrent_calls: usize, requests: Requests) -> Value {
+    /// The limits of a namespace with this many concurrent calls, by OpenWhisk's names, of the
+    /// memory of its requests, and of what it keeps. Calls per minute are not limited.
+    pub fn of_namespace(concurrent_calls: usize, requests: Requests, disk: Disk) -> Value {
         json!({
             "concurrentInvocations": concurrent_calls,
             "requestMemoryMax": requests.namespace_bytes,
             "requestMemoryMaxOfAll": requests.all_bytes,
+            "diskCodeMax": disk.namespace_code_bytes,
+            "diskUnpackedMax": disk.namespace_unpacked_bytes,
+            "diskRecordsMax": disk.namespace_record_bytes,
             "actionDurationMin": TIMEOUT_MS.start(),
             "actionDurationMax": TIMEOUT_MS.end(),
             "actionMemoryMin": MEMORY_MB.start(),

@@ -137,7 +137,11 @@ impl Unpacker<'_> {
         let mut target = File::create(&path).map_err(odd("write", &path, &name))?;
         // The sizes in the archive's headers are not trusted.
         let copied = io::copy(&mut file.take(self.bytes_left + 1), &mut target);
-        let bytes = copied.map_err(|error| refused(&words::of(&error)))?;
+        let bytes = copied.map_err(|error| match error.kind() {
+            // Not the archive's fault.
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failed("write", &path)(error),
+            _ => refused(&words::of(&error)),
+        })?;
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
             refused(&format!("the archive's files exceed {} MiB", MOST_BYTES >> 20))
         })?;

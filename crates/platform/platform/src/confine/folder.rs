@@ -4,12 +4,13 @@
 //! A folder exists as long as its version: instances on all nodes, and clones of the function's
 //! image, read from it at the same path.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use farfork_sys::words;
 
@@ -57,6 +58,11 @@ pub(super) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> 
 #[derive(Clone, Debug)]
 pub struct Folders {
     at: PathBuf,
+    /// Most bytes of a group's folders.
+    most_bytes: u64,
+    /// Bytes of folders, as far as known. Held while a folder gets its name, so that of two only
+    /// those are made for which there is room.
+    sizes: Arc<Mutex<HashMap<OsString, u64>>>,
 }
 
 impl Folders {
@@ -67,8 +73,13 @@ impl Folders {
             .map_err(failed("make", &at))?;
         match super::not_traversable(&at).map_err(failed("inspect", &at))? {
             Some(closed) => Err(FolderError::Closed { at, closed }),
-            None => Ok(Folders { at }),
+            None => Ok(Folders { at, most_bytes: u64::MAX, sizes: Arc::default() }),
         }
+    }
+
+    /// Limits what the folders of a group take.
+    pub fn limited(self, most_bytes: u64) -> Folders {
+        Folders { most_bytes, ..self }
     }
 
     /// Makes sure that the folder `name` exists, with these contents, readable by the group
@@ -89,16 +100,56 @@ impl Folders {
             draft.prefix(".").permissions(Permissions::from_mode(0o700)).tempdir_in(&self.at);
         let draft = draft.map_err(failed("make a folder in", &self.at))?;
         contents.write(draft.path())?;
+        let size = size(draft.path()).map_err(failed("measure", draft.path()))?;
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        if folder.exists() {
+            // Another thread was faster.
+            return Ok(folder);
+        }
+        let taken = self.taken(group, &mut sizes).map_err(failed("measure", &self.at))?;
+        let most = self.most_bytes;
+        if taken.saturating_add(size) > most {
+            return Err(FolderError::Archive(format!(
+                "its files take {size} bytes; those of the namespace's other functions and versions \
+                 take {taken} of {most} bytes: delete some, or make them smaller"
+            )));
+        }
         let opened = chown(draft.path(), None, Some(group))
             .and_then(|()| fs::set_permissions(draft.path(), Permissions::from_mode(0o750)))
             .and_then(|()| fs::rename(draft.path(), &folder));
         match opened {
             Ok(()) => drop(draft.keep()),
-            // Another thread was faster.
-            Err(_) if folder.exists() => {}
             Err(error) => return Err(failed("make", &folder)(error)),
         }
         Ok(folder)
+    }
+
+    /// What the folders of a group take.
+    fn taken(&self, group: u32, sizes: &mut HashMap<OsString, u64>) -> io::Result<u64> {
+        let mut known = HashMap::new();
+        let mut taken = 0;
+        for entry in fs::read_dir(&self.at)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            // Others are drafts, and may go at any time.
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let Some(metadata) = is_there(entry.metadata())? else { continue };
+            if let Some(size) = sizes.get(&name) {
+                known.insert(name.clone(), *size);
+            }
+            if metadata.gid() == group {
+                let found = match known.get(&name) {
+                    Some(size) => Some(*size),
+                    None => is_there(size(&entry.path()))?,
+                };
+                taken += found.unwrap_or(0);
+                known.extend(found.map(|size| (name, size)));
+            }
+        }
+        *sizes = known;
+        Ok(taken)
     }
 
     /// Removes the folder `name`, if it exists.
@@ -128,6 +179,28 @@ impl Folders {
     fn path(&self, name: &str) -> PathBuf {
         self.at.join(file_name(name))
     }
+}
+
+/// A result about a file that may be removed at any time.
+fn is_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// What a directory takes of the disk. Empty files count, too.
+fn size(directory: &Path) -> io::Result<u64> {
+    const LEAST: u64 = 4096;
+    let mut sum = LEAST;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        sum += match entry.file_type()?.is_dir() {
+            true => size(&entry.path())?,
+            false => (entry.metadata()?.blocks() * 512).max(LEAST),
+        };
+    }
+    Ok(sum)
 }
 
 /// The names of images contain slashes.
@@ -190,6 +263,33 @@ mod tests {
         folders.remove("guest/b:0.0.1-x").unwrap();
         folders.remove("guest/b:0.0.1-x").unwrap();
         assert!(!other.exists());
+    }
+
+    #[test]
+    fn a_group_unpacks_no_more_than_its_share() {
+        let (bed, folders) = bed();
+        let folders = folders.limited(100_000);
+        let [group, other] = [1, 2].map(|more| rustix::process::getegid().as_raw() + more);
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let code = archive(|zip| with(zip, "__main__.py", 0o600, &"x".repeat(40_000)));
+        let unpack = |name: &str, group| folders.ensure(name, group, Contents::Archive(&code));
+        unpack("guest/a:1", group).unwrap();
+        unpack("guest/b:1", group).unwrap();
+        let refused = unpack("guest/c:1", group).unwrap_err();
+        let words = refused.to_string();
+        assert!(matches!(refused, FolderError::Archive(_)) && words.contains("of 100000 bytes"));
+        unpack("guest/b:1", group).unwrap();
+        unpack("other/c:1", other).unwrap();
+        assert_eq!(fs::read_dir(bed.path().join("code")).unwrap().count(), 3);
+        // The next run counts what is there.
+        let folders = Folders::open(bed.path().join("code")).unwrap().limited(100_000);
+        let unpack = |name: &str, group| folders.ensure(name, group, Contents::Archive(&code));
+        assert!(unpack("guest/c:1", group).is_err());
+        folders.remove("guest/a:1").unwrap();
+        unpack("guest/c:1", group).unwrap();
+        assert!(unpack("guest/a:1", group).is_err());
     }
 
     #[test]

@@ -128,7 +128,8 @@ async fn limits(
     PathParams(namespace): PathParams<String>,
 ) -> Reply {
     identity.opens(&namespace)?;
-    Ok(document(Limits::of_namespace(MOST_CALLS, gateway.memory.limits())))
+    let (requests, disk) = (gateway.memory.limits(), gateway.store.disk_limits());
+    Ok(document(Limits::of_namespace(MOST_CALLS, requests, disk)))
 }
 
 async fn unknown() -> Response {

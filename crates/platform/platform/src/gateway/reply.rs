@@ -70,10 +70,29 @@ impl From<StoreError> for ApiError {
             StoreError::Conflict => ApiError::Conflict(
                 "Concurrent modification to resource detected: read it and try again.".to_owned(),
             ),
+            StoreError::TooMuchCode { bytes, most } => ApiError::PartTooLarge {
+                what: "The actions of the namespace with their code",
+                bytes,
+                most,
+            },
             other => {
                 tracing::error!(reason = %other, "the store failed");
                 ApiError::Internal("the store failed; see the platform's log".to_owned())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_learns_why_it_can_deploy_no_more() {
+        let refused = ApiError::from(StoreError::TooMuchCode { bytes: 12, most: 10 });
+        assert_eq!(refused.status(), 413);
+        let words =
+            "The actions of the namespace with their code larger than allowed: 12 > 10 bytes.";
+        assert_eq!(refused.to_string(), words);
     }
 }

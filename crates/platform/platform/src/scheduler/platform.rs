@@ -99,7 +99,7 @@ impl Platform {
     ) -> Result<Arc<Platform>, StoreError> {
         let fleet = Arc::<Fleet>::default();
         let shared = Arc::new(Shared {
-            metrics: Metrics::new(&nodes, &fleet, &advisor),
+            metrics: Metrics::new(&nodes, &fleet, &advisor).of_disk(&store),
             store,
             nodes,
             advisor,
@@ -340,14 +340,11 @@ impl Shared {
         let id = call.id;
         drop((slot, call));
         match kept {
-            Ok(()) => {
-                self.is_dirty.store(true, Ordering::Release);
-                // The caller may have gone away.
-                let _ = answer.send(activation);
-            }
-            // A waiting caller gets an error, as the sender is dropped.
-            Err(error) => tracing::error!(%error, %id, "an activation is lost"),
+            Ok(()) => self.is_dirty.store(true, Ordering::Release),
+            Err(error) => self.metrics.starts.lost(&error, id),
         }
+        // Also if the record is lost, since the call was made. The caller may have gone away.
+        let _ = answer.send(activation);
     }
 
     /// Gives up a call for which no instance can be started.
@@ -372,14 +369,21 @@ impl Shared {
 
 /// Flushes activations to disk, as long as the platform runs.
 async fn flush(shared: Arc<Shared>) {
+    let mut has_failed = false;
     loop {
         tokio::time::sleep(FLUSH).await;
-        if shared.is_dirty.swap(false, Ordering::AcqRel)
-            && let Err(error) = shared.ask_store(|store| store.flush()).await
-        {
-            tracing::error!(%error, "cannot flush activations to disk");
+        if !shared.is_dirty.swap(false, Ordering::AcqRel) {
+            continue;
+        }
+        let flushed = shared.ask_store(|store| store.flush()).await;
+        if let Err(error) = &flushed {
+            // A full disk stays full for a while: one line is enough.
+            if !has_failed {
+                tracing::error!(%error, "cannot flush activations to disk; it is tried again");
+            }
             shared.is_dirty.store(true, Ordering::Release);
             tokio::time::sleep(FLUSH_AGAIN).await;
         }
+        has_failed = flushed.is_err();
     }
 }

@@ -2,11 +2,13 @@
 
 mod accepted;
 mod activations;
+mod base;
 mod finished;
+mod usage;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use redb::backends::InMemoryBackend;
+use farfork_policy::settings::Disk;
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
     TableHandle, WriteTransaction,
@@ -14,8 +16,9 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::base::{Access, Base};
 use self::finished::FinishedQueue;
-use super::{AcceptedCall, AcceptedEntry, Key, Selection, Store, StoreError};
+use super::{AcceptedCall, AcceptedEntry, DiskUsage, Key, Selection, Store, StoreError};
 use crate::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, NameError, Version,
 };
@@ -29,46 +32,29 @@ const KEYS: TableDefinition<'_, &str, Json> = TableDefinition::new("keys");
 const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("actions");
 const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
 
-/// Bytes of redb's cache. Its default of 1 GiB would be wasted: each record is written once and
-/// hardly ever read, and the kernel caches the file's pages, too.
-const CACHE: usize = 16 << 20;
-
 /// A database in a file.
 #[derive(Debug)]
 pub struct Embedded {
-    path: PathBuf,
-    /// Whether it is in a file.
-    has_file: bool,
-    database: Database,
+    base: Base,
     finished: FinishedQueue,
+    disk: Disk,
 }
 
 impl Embedded {
     /// Opens the database at `path`, which is created if missing.
     pub fn open(path: &Path) -> Result<Embedded, StoreError> {
-        let database = Database::builder()
-            .set_cache_size(CACHE)
-            .create(path)
-            .map_err(failed("open the store", path))?;
-        Embedded::with_tables(path, true, database)
+        Embedded::with_tables(Base::open(path).map_err(failed("open the store", path))?)
     }
 
     /// Makes a database in memory, which ends with this. Its methods do not block.
     pub fn in_memory() -> Result<Embedded, StoreError> {
-        let path = Path::new("in memory");
-        let database = Database::builder()
-            .create_with_backend(InMemoryBackend::new())
-            .map_err(failed("make the store", path))?;
-        Embedded::with_tables(path, false, database)
+        let failed = failed("make the store", Path::new("in memory"));
+        Embedded::with_tables(Base::in_memory().map_err(failed)?)
     }
 
-    fn with_tables(
-        path: &Path,
-        has_file: bool,
-        database: Database,
-    ) -> Result<Embedded, StoreError> {
-        let (path, finished) = (path.to_owned(), FinishedQueue::default());
-        let store = Embedded { path, has_file, database, finished };
+    fn with_tables(base: Base) -> Result<Embedded, StoreError> {
+        let (finished, disk) = Default::default();
+        let store = Embedded { base, finished, disk };
         // Readers fail if a table is missing.
         store.write("make tables", Durability::Immediate, |write| {
             write.open_table(NAMESPACES)?;
@@ -76,15 +62,23 @@ impl Embedded {
             write.open_table(ACTIONS)?;
             write.open_table(CODES)?;
             accepted::open(write)?;
-            activations::open(write)
+            activations::open(write)?;
+            usage::open(write)
         })?;
         Ok(store)
+    }
+
+    /// Limits what a namespace may take.
+    pub fn limited(self, disk: Disk) -> Embedded {
+        Embedded { disk, ..self }
     }
 }
 
 /// Why a transaction ends without a commit.
 enum Failure {
     Database(redb::Error),
+    /// The database is not used now, for this reason.
+    Refused(String),
     Store(StoreError),
 }
 
@@ -119,50 +113,85 @@ fn decoded<T: DeserializeOwned>(table: &'static str, bytes: &[u8]) -> Result<T, 
         .map_err(|error| StoreError::Record { table, reason: error.to_string() }.into())
 }
 
+/// A namespace by its name in a table.
+fn namespace(name: &str) -> Result<Name, Failure> {
+    let named = name.parse().map_err(|error: NameError| StoreError::Record {
+        table: "namespaces",
+        reason: error.to_string(),
+    });
+    Ok(named?)
+}
+
 impl Embedded {
     fn write<T>(
         &self,
         doing: &'static str,
         durability: Durability,
-        change: impl FnOnce(&WriteTransaction) -> Result<T, Failure>,
+        change: impl Fn(&WriteTransaction) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let run = || {
-            let mut write = self.database.begin_write()?;
-            write.set_durability(durability)?;
-            let changed = change(&write)?;
-            write.commit()?;
-            Ok(changed)
-        };
-        run().map_err(|failure| self.store_error(doing, failure))
+        let run = |database: &Database, _| self.transact(database, durability, &change);
+        self.base.with(Access::Write, run).map_err(|failure| self.store_error(doing, failure))
+    }
+
+    fn transact<T>(
+        &self,
+        database: &Database,
+        durability: Durability,
+        change: impl Fn(&WriteTransaction) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut write = database.begin_write()?;
+        write.set_durability(durability)?;
+        let changed = change(&write)?;
+        write.commit()?;
+        if matches!(durability, Durability::Immediate) {
+            self.base.wrote();
+        }
+        Ok(changed)
     }
 
     fn read<T>(
         &self,
         doing: &'static str,
-        look: impl FnOnce(&redb::ReadTransaction) -> Result<T, Failure>,
+        look: impl Fn(&redb::ReadTransaction) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let run = || look(&self.database.begin_read()?);
-        run().map_err(|failure| self.store_error(doing, failure))
+        let run = |database: &Database, _| look(&database.begin_read()?);
+        self.base.with(Access::Read, run).map_err(|failure| self.store_error(doing, failure))
     }
 
     /// Makes finished activations visible to readers. They are on disk after the next flush.
     fn write_finished(&self) -> Result<(), StoreError> {
-        self.finished.write(|all| match all {
-            [] => Ok(()),
-            all => self.keep(all, Durability::None),
-        })
+        self.keep(Durability::None)
     }
 
-    fn keep(&self, all: &[Activation], durability: Durability) -> Result<(), StoreError> {
-        self.write("store activations", durability, |write| {
-            accepted::remove(write, all.iter().map(|activation| activation.activation_id))?;
-            activations::keep(write, all)
-        })
+    /// The same for reads that can do without those that the disk does not take; returns whether
+    /// all are visible.
+    fn try_write_finished(&self) -> bool {
+        let written = self.write_finished();
+        written.inspect_err(|error| tracing::debug!(%error, "activations wait")).is_ok()
+    }
+
+    fn keep(&self, least: Durability) -> Result<(), StoreError> {
+        let run = |database: &Database, generation| {
+            self.finished.write(generation, least, |all, durability| {
+                self.transact(database, durability, |write| {
+                    let ids = all.iter().map(|activation| activation.activation_id);
+                    accepted::remove(write, ids)?;
+                    activations::keep(write, all, self.disk.namespace_record_bytes)
+                })
+            })
+        };
+        self.base
+            .with(Access::Write, run)
+            .map_err(|failure| self.store_error("store activations", failure))
     }
 
     fn store_error(&self, doing: &'static str, failure: Failure) -> StoreError {
         match failure {
-            Failure::Database(error) => failed(doing, &self.path)(error),
+            Failure::Database(error) => failed(doing, self.base.path())(error),
+            Failure::Refused(reason) => {
+                let path = self.base.path().display().to_string();
+                StoreError::Database { doing, path, reason }
+            }
             Failure::Store(error) => error,
         }
     }
@@ -170,7 +199,7 @@ impl Embedded {
 
 impl Store for Embedded {
     fn blocks(&self) -> bool {
-        self.has_file
+        self.base.has_file()
     }
 
     fn number(&self, namespace: &Name) -> Result<u32, StoreError> {
@@ -196,11 +225,7 @@ impl Store for Embedded {
         self.read("list namespaces", |read| {
             let mut namespaces = Vec::new();
             for entry in read.open_table(NAMESPACES)?.iter()? {
-                let name = entry?.0.value().parse();
-                namespaces.push(name.map_err(|error: NameError| StoreError::Record {
-                    table: "namespaces",
-                    reason: error.to_string(),
-                })?);
+                namespaces.push(namespace(entry?.0.value())?);
             }
             Ok(namespaces)
         })
@@ -293,20 +318,36 @@ impl Store for Embedded {
             if found.map(|found| found.version) != before {
                 return Err(StoreError::Conflict.into());
             }
-            actions.insert(place, &*encoded(action)?)?;
+            let document = encoded(action)?;
+            let old = actions.insert(place, &*document)?.map_or(0, |old| old.value().len());
+            let (mut more, mut less) = (document.len(), old);
             if let Some(code) = code {
-                write.open_table(CODES)?.insert(place, &**code)?;
+                let mut codes = write.open_table(CODES)?;
+                less += codes.insert(place, &**code)?.map_or(0, |old| old.value().len());
+                more += code.len();
             }
-            Ok(())
+            let usage = usage::change(write, place.0, |usage| {
+                usage.code = (usage.code + more as u64).saturating_sub(less as u64);
+            })?;
+            let (bytes, most) = (usage.code, self.disk.namespace_code_bytes);
+            // What makes it smaller is always allowed: the limit may have been lowered.
+            match more > less && bytes > most {
+                true => Err(StoreError::TooMuchCode { bytes, most }.into()),
+                false => Ok(()),
+            }
         })
     }
 
     fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError> {
         let place = (namespace.as_str(), name.as_str());
         self.write("remove an action", Durability::Immediate, |write| {
-            write.open_table(CODES)?.remove(place)?;
+            let code = write.open_table(CODES)?.remove(place)?.map_or(0, |old| old.value().len());
             let mut actions = write.open_table(ACTIONS)?;
             let found = actions.remove(place)?;
+            let less = code + found.as_ref().map_or(0, |found| found.value().len());
+            usage::change(write, place.0, |usage| {
+                usage.code = usage.code.saturating_sub(less as u64);
+            })?;
             found.map(|found| decoded(ACTIONS.name(), found.value())).transpose()
         })
     }
@@ -330,7 +371,7 @@ impl Store for Embedded {
             true => Ok(()),
             false => Err(StoreError::Database {
                 doing: "store an activation",
-                path: self.path.display().to_string(),
+                path: self.base.path().display().to_string(),
                 reason: "its queue of unwritten activations is full".to_owned(),
             }),
         }
@@ -341,7 +382,11 @@ impl Store for Embedded {
         namespace: &Name,
         id: ActivationId,
     ) -> Result<Option<Activation>, StoreError> {
-        self.write_finished()?;
+        if !self.try_write_finished()
+            && let Some(found) = self.finished.find(namespace, id)
+        {
+            return Ok(Some(found));
+        }
         self.read("look up an activation", |read| activations::find(read, namespace, id))
     }
 
@@ -350,7 +395,7 @@ impl Store for Embedded {
         namespace: &Name,
         selection: &Selection,
     ) -> Result<Vec<ActivationSummary>, StoreError> {
-        self.write_finished()?;
+        self.try_write_finished();
         self.read("list activations", |read| activations::list(read, namespace, selection))
     }
 
@@ -359,7 +404,7 @@ impl Store for Embedded {
         namespace: &Name,
         selection: &Selection,
     ) -> Result<usize, StoreError> {
-        self.write_finished()?;
+        self.try_write_finished();
         self.read("count activations", |read| activations::count(read, namespace, selection))
     }
 
@@ -372,6 +417,14 @@ impl Store for Embedded {
 
     fn flush(&self) -> Result<(), StoreError> {
         // Durable also for transactions committed without durability.
-        self.finished.write(|all| self.keep(all, Durability::Immediate))
+        self.keep(Durability::Immediate)
+    }
+
+    fn disk_usage(&self) -> Result<Vec<(Name, DiskUsage)>, StoreError> {
+        self.read("add up what namespaces take", usage::list)
+    }
+
+    fn disk_limits(&self) -> Disk {
+        self.disk
     }
 }

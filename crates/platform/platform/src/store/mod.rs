@@ -9,6 +9,9 @@
 //! stored as accepted.) The activation of a call is visible at once, and on disk within [`FLUSH`].
 //! A crash of the machine in between loses activations of blocking calls whose callers have their
 //! responses, and a non-blocking call is made again.
+//!
+//! **When the disk is full** reads go on, and what must be on disk when a method returns fails until
+//! there is room again. Activations wait in memory, where they are found by their ids.
 
 mod embedded;
 mod retention;
@@ -16,6 +19,7 @@ mod retention;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use farfork_policy::settings::Disk;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
@@ -34,6 +38,14 @@ pub enum StoreError {
     /// The action was changed, made or deleted since it was read.
     #[error("the action has changed since it was read")]
     Conflict,
+    /// The action would take more of the disk than its namespace may.
+    #[error("the actions of the namespace would take {bytes} of {most} bytes")]
+    TooMuchCode {
+        /// What the actions of the namespace would take.
+        bytes: u64,
+        /// What they may.
+        most: u64,
+    },
     /// The database cannot be used.
     #[error("cannot {doing} (database {path}): {reason}")]
     Database {
@@ -100,6 +112,15 @@ pub struct AcceptedEntry {
     pub bytes: u64,
 }
 
+/// What a namespace takes of the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// Bytes of its actions with their code.
+    pub code_bytes: u64,
+    /// Bytes of its activations with their logs.
+    pub record_bytes: u64,
+}
+
 /// Which activations to list; the latest come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -150,7 +171,8 @@ pub trait Store: Debug + Send + Sync {
     ) -> Result<Vec<Action>, StoreError>;
     /// The code of an action.
     fn code(&self, namespace: &Name, name: &Name) -> Result<Option<Code>, StoreError>;
-    /// Replaces the version `before` of an action, or adds a new action.
+    /// Replaces the version `before` of an action, or adds a new action, if the namespace may have
+    /// as much code.
     fn put_action(&self, change: &Change, before: Option<Version>) -> Result<(), StoreError>;
     /// Removes an action; returns it.
     fn delete_action(&self, namespace: &Name, name: &Name) -> Result<Option<Action>, StoreError>;
@@ -163,7 +185,8 @@ pub trait Store: Debug + Send + Sync {
     /// An accepted call, if it has not been made meanwhile.
     fn accepted_call(&self, entry: &AcceptedEntry) -> Result<Option<AcceptedCall>, StoreError>;
     /// Stores the activation of a call, which is not made again. It is readable at once, and on
-    /// disk after the next [`flush`](Store::flush), which does the slow work.
+    /// disk after the next [`flush`](Store::flush), which does the slow work. The oldest of the
+    /// namespace go if it has more of them than it may.
     fn finish(&self, activation: Activation) -> Result<(), StoreError>;
     /// An activation of a namespace.
     fn activation(
@@ -189,4 +212,13 @@ pub trait Store: Debug + Send + Sync {
     fn forget(&self, before_ms: u64) -> Result<usize, StoreError>;
     /// Writes everything to disk.
     fn flush(&self) -> Result<(), StoreError>;
+
+    /// What namespaces take of the disk, if the store counts it.
+    fn disk_usage(&self) -> Result<Vec<(Name, DiskUsage)>, StoreError> {
+        Ok(Vec::new())
+    }
+    /// What each may take.
+    fn disk_limits(&self) -> Disk {
+        Disk::default()
+    }
 }

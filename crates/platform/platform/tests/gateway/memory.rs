@@ -81,4 +81,5 @@ fn limits_are_shown() {
     let limits = bed().get("limits").good();
     assert_eq!(limits["requestMemoryMax"], 3 << 20);
     assert_eq!(limits["requestMemoryMaxOfAll"], 4 << 20);
+    assert_eq!([&limits["diskCodeMax"], &limits["diskRecordsMax"]], [1 << 30, 1 << 30]);
 }

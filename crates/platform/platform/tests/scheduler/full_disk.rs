@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use farfork_platform::api::{
     Action, Activation, ActivationId, ActivationSummary, Change, Code, Name, Version,
 };
+use farfork_platform::scheduler::Caller;
 use farfork_platform::store::{
     AcceptedCall, AcceptedEntry, Embedded, Key, Selection, Store, StoreError,
 };
@@ -15,7 +16,8 @@ use serde_json::json;
 use tokio::time::{Duration, sleep};
 
 use crate::nodes::TestNodes;
-use crate::world::{World, answered, kind};
+use crate::small_disk::SmallDisk;
+use crate::world::{World, answered, change, kind};
 
 /// A store whose first flushes fail.
 #[derive(Debug)]
@@ -25,13 +27,15 @@ struct FullDisk {
     flushed: AtomicU32,
     /// How often an action's code was read.
     codes: AtomicU32,
+    /// Whether records of activations are refused.
+    is_lossy: AtomicBool,
 }
 
 impl FullDisk {
     fn new(directory: &Path, failing: u32) -> FullDisk {
         let store = Embedded::open(&directory.join("db")).unwrap();
-        let (flushed, codes) = Default::default();
-        FullDisk { store, failing: AtomicU32::new(failing), flushed, codes }
+        let (flushed, codes, is_lossy) = Default::default();
+        FullDisk { store, failing: AtomicU32::new(failing), flushed, codes, is_lossy }
     }
 }
 
@@ -107,6 +111,9 @@ impl Store for FullDisk {
     }
 
     fn finish(&self, activation: Activation) -> Result<(), StoreError> {
+        if self.is_lossy.load(Ordering::Acquire) {
+            return Err(StoreError::Conflict);
+        }
         self.store.finish(activation)
     }
 
@@ -173,4 +180,82 @@ async fn code_is_kept_only_while_instances_load_it() {
     sleep(Duration::from_secs(3600)).await;
     assert_eq!(kind(&world.call(&action, json!({})).await), "cold");
     assert_eq!(codes(), 2);
+}
+
+/// A caller has its answer even if nobody can read it later.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_record_is_lost_is_answered_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FullDisk::new(directory.path(), 0));
+    let nodes = TestNodes::new(&[("node1", 1100)]);
+    let world = World::on(nodes, Arc::clone(&disk) as _, directory, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    let lost = || {
+        let text = world.platform.metrics();
+        let line = text.lines().find(|line| line.starts_with("farfork_activations_lost_total "));
+        line.unwrap().to_owned()
+    };
+    world.calls(&action, 1).await;
+    assert_eq!(lost(), "farfork_activations_lost_total 0");
+    disk.is_lossy.store(true, Ordering::Release);
+    world.calls(&action, 2).await;
+    assert_eq!(lost(), "farfork_activations_lost_total 2");
+    disk.is_lossy.store(false, Ordering::Release);
+    let done = world.call(&action, json!({})).await;
+    let found = disk.activation(&done.namespace, done.activation_id).unwrap();
+    assert!(found.is_some());
+    assert_eq!(lost(), "farfork_activations_lost_total 2");
+}
+
+#[tokio::test]
+async fn calls_go_on_while_the_disk_is_full() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let state = tempfile::tempdir_in(disk.directory.path()).unwrap();
+    let store = Arc::new(Embedded::open(&state.path().join("db")).unwrap());
+    let nodes = TestNodes::new(&[("node1", 1100)]);
+    let world = World::on(nodes, Arc::clone(&store) as _, state, Settings::default());
+    let action = world.action("a", "code", json!({}));
+    world.calls(&action, 1).await;
+    store.flush().unwrap();
+    disk.fill();
+    let fails = || store.put_action(&large(&action), Some(action.version)).is_err();
+    assert!(fails() && fails(), "the disk is full");
+    let mut made = Vec::new();
+    for _ in 0..10 {
+        let found = store.action(&action.namespace, &action.name).unwrap().unwrap();
+        let done = world.call(&found, json!({})).await;
+        assert_eq!(kind(&done), "warm");
+        let kept = store.activation(&done.namespace, done.activation_id).unwrap();
+        assert_eq!(kept.as_ref(), Some(&done));
+        made.push(done.activation_id);
+        sleep(Duration::from_millis(200)).await;
+    }
+    let text = world.platform.metrics();
+    for kind in ["code", "records"] {
+        let series =
+            format!("farfork_namespace_disk_bytes{{namespace=\"guest\",kind=\"{kind}\"}} ");
+        let bytes = text.lines().find_map(|line| line.strip_prefix(&*series));
+        assert!(bytes.unwrap().parse::<u64>().unwrap() > 0, "{kind}");
+    }
+    disk.free();
+    // Nobody asks for it, and all records get to the disk.
+    let is_stored = |id| {
+        let copy = disk.directory.path().join("copy");
+        std::fs::copy(world.directory.path().join("db"), &copy).unwrap();
+        let copied = Embedded::open(&copy).unwrap();
+        copied.activation(&action.namespace, id).unwrap().is_some()
+    };
+    for _ in 0..150 {
+        if made.iter().all(|id| is_stored(*id)) {
+            return;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    panic!("the records are not stored");
+}
+
+/// A version with more code than a full disk takes.
+fn large(before: &Action) -> Change {
+    let put = json!({"exec": {"kind": "python", "code": "x".repeat(1 << 20)}});
+    change(Some(before), before.name.as_str(), put, 2)
 }

@@ -1,6 +1,9 @@
 //! The scheduler on simulated nodes: actions are really called over HTTP and print to streams, but
 //! the test controls the clock and what the nodes do.
 
+#[path = "../common/small_disk.rs"]
+mod small_disk;
+
 mod calls;
 mod changes;
 mod confined;

@@ -5,10 +5,12 @@
 //!  starts     starts by phase; instances and checkpoints, done and failed
 //!  recent     calls of the last seconds, for viewers
 //!  gauges     instances, nodes and pool, read at each request
+//!  disk       what namespaces take of the disk, read at each request
 //! ```
 //! Invariants: a function has series from its first call on until it is deleted. Counters are
 //! looked up once per version, so that counting a call only increments a few numbers.
 
+mod disk;
 mod functions;
 mod gauges;
 mod recent;
@@ -31,6 +33,8 @@ use super::fleet::Fleet;
 use super::nodes::Nodes;
 use super::snapshot::Snapshot;
 use crate::api::{Outcome, StartKind};
+use crate::store::Store;
+use disk::DiskGauges;
 pub use functions::{FunctionCounters, Functions};
 use gauges::Gauges;
 use recent::Window;
@@ -72,6 +76,12 @@ impl Metrics {
         registry.register_collector(Box::new(gauges.clone()));
         let (recent, failed) = (Window::new(REMEMBERED), Counter::default());
         Metrics { functions, starts, recent, failed, gauges, registry }
+    }
+
+    /// Adds what namespaces take of the disk.
+    pub fn of_disk(mut self, store: &Arc<dyn Store>) -> Metrics {
+        self.registry.register_collector(Box::new(DiskGauges(Arc::clone(store))));
+        self
     }
 
     /// Records a call's whole duration, from its receipt until its activation was stored.

@@ -8,7 +8,8 @@
 //! directly: `faults` is how much longer that call took than warm calls of its function.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -19,9 +20,13 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::recent::StartStats;
 use super::{times, word};
-use crate::api::{Name, StartKind};
+use crate::api::{ActivationId, Name, StartKind};
 use crate::scheduler::nodes::StartTimes;
 use crate::scheduler::snapshot;
+use crate::store::StoreError;
+
+/// Least time between lines of the log about lost activations.
+const LOST_LINES: Duration = Duration::from_secs(60);
 
 /// Counters of calls and instances of all functions.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub struct Starts {
     instances: Family<StartLabels, Counter>,
     checkpoints: Family<ResultLabels, Counter>,
     refusals: Family<NamespaceLabels, Counter>,
+    lost: Counter,
+    lost_lines: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -77,9 +84,10 @@ pub struct CallPhases {
 impl Default for Starts {
     fn default() -> Starts {
         let (calls, instances, checkpoints, refusals) = Default::default();
+        let (lost, lost_lines) = Default::default();
         let phases = Family::new_with_constructor(times as fn() -> Histogram);
         let ways = StartKind::ALL.map(|start| (start, StartStats::default())).into();
-        Starts { calls, ways, phases, instances, checkpoints, refusals }
+        Starts { calls, ways, phases, instances, checkpoints, refusals, lost, lost_lines }
     }
 }
 
@@ -133,6 +141,17 @@ impl Starts {
         self.refusals.get_or_create(&labels).inc();
     }
 
+    /// Counts an activation whose record could not be stored, and says so once in a while.
+    pub fn lost(&self, error: &StoreError, id: ActivationId) {
+        let lost = self.lost.inc() + 1;
+        // Every step leaves the time valid.
+        let mut last = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= LOST_LINES) {
+            *last = Some(Instant::now());
+            tracing::error!(%error, %id, lost, "the record of an activation is lost");
+        }
+    }
+
     /// Registers the metrics: farfork's below a prefix, and OpenWhisk's.
     pub fn register(&self, registry: &mut Registry) {
         let refusals = self.refusals.clone();
@@ -142,6 +161,8 @@ impl Starts {
         let help = "Duration of calls by phase and by how they got their instance";
         own.register_with_unit("call_phase", help, Unit::Seconds, self.phases.clone());
         own.register("calls_in_flight", "Calls waiting or running", self.calls.clone());
+        let help = "Activations whose records could not be stored";
+        own.register("activations_lost", help, self.lost.clone());
         own.register("instance_starts", "Starts of instances", self.instances.clone());
         own.register("checkpoints", "Checkpoints of instances", self.checkpoints.clone());
     }

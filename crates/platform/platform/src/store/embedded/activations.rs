@@ -2,20 +2,22 @@
 //!
 //! Invariant: a record, its summary and its entries in the indexes are written in one transaction.
 
+use std::collections::BTreeMap;
+
 use redb::{
-    ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
+    ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableHandle,
     WriteTransaction,
 };
 
 use super::super::Selection;
-use super::{Failure, Json, decoded, encoded};
+use super::{Failure, Json, decoded, encoded, usage};
 use crate::api::{Activation, ActivationId, ActivationSummary, Name};
 
 /// Keyed by namespace, start and id.
-const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
+pub(super) const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
     TableDefinition::new("activations");
 /// The same key.
-const SUMMARIES: TableDefinition<'_, (&str, u64, u128), Json> =
+pub(super) const SUMMARIES: TableDefinition<'_, (&str, u64, u128), Json> =
     TableDefinition::new("summaries-of-activations");
 /// The start of an activation, keyed by namespace and id.
 const STARTS: TableDefinition<'_, (&str, u128), u64> = TableDefinition::new("starts");
@@ -43,18 +45,110 @@ pub fn open(write: &WriteTransaction) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps records.
-pub fn keep(write: &WriteTransaction, all: &[Activation]) -> Result<(), Failure> {
-    let mut activations = write.open_table(ACTIVATIONS)?;
-    let mut summaries = write.open_table(SUMMARIES)?;
-    let (mut starts, mut of_action) = (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
-    for activation in all {
+/// The tables of records.
+struct Tables<'t> {
+    activations: Table<'t, (&'static str, u64, u128), Json>,
+    summaries: Table<'t, (&'static str, u64, u128), Json>,
+    starts: Table<'t, (&'static str, u128), u64>,
+    of_action: Table<'t, (&'static str, &'static str, u64, u128), ()>,
+}
+
+/// How many records there are more and less, and how many bytes.
+#[derive(Default)]
+struct Change {
+    more: [u64; 2],
+    less: [u64; 2],
+}
+
+impl<'t> Tables<'t> {
+    fn open(write: &'t WriteTransaction) -> Result<Tables<'t>, Failure> {
+        Ok(Tables {
+            activations: write.open_table(ACTIVATIONS)?,
+            summaries: write.open_table(SUMMARIES)?,
+            starts: write.open_table(STARTS)?,
+            of_action: write.open_table(OF_ACTION)?,
+        })
+    }
+
+    fn put(&mut self, activation: &Activation, change: &mut Change) -> Result<(), Failure> {
         let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
         let (name, start) = (activation.name.as_str(), activation.start);
-        activations.insert((namespace, start, id), &*encoded(activation)?)?;
-        summaries.insert((namespace, start, id), &*encoded(&activation.summary())?)?;
-        starts.insert((namespace, id), start)?;
-        of_action.insert((namespace, name, start, id), ())?;
+        let (record, summary) = (encoded(activation)?, encoded(&activation.summary())?);
+        let place = (namespace, start, id);
+        change.more(record.len() + summary.len());
+        // Records are written twice if the database had to be opened again.
+        let old = self.activations.insert(place, &*record)?.map(|old| old.value().len());
+        let old_summary = self.summaries.insert(place, &*summary)?.map(|old| old.value().len());
+        if let Some(old) = old {
+            change.less(old + old_summary.unwrap_or(0));
+        }
+        self.starts.insert((namespace, id), start)?;
+        self.of_action.insert((namespace, name, start, id), ())?;
+        Ok(())
+    }
+
+    fn remove(&mut self, summary: &ActivationSummary, change: &mut Change) -> Result<(), Failure> {
+        let (namespace, id) = (summary.namespace.as_str(), summary.activation_id.0);
+        let (name, start) = (summary.name.as_str(), summary.start);
+        let place = (namespace, start, id);
+        let record = self.activations.remove(place)?.map_or(0, |old| old.value().len());
+        let summary = self.summaries.remove(place)?.map_or(0, |old| old.value().len());
+        change.less(record + summary);
+        self.starts.remove((namespace, id))?;
+        self.of_action.remove((namespace, name, start, id))?;
+        Ok(())
+    }
+
+    /// Removes a namespace's oldest records until this many bytes are free, but at most so many.
+    fn remove_oldest(&mut self, namespace: &str, bytes: u64, most: u64) -> Result<Change, Failure> {
+        let mut change = Change::default();
+        while change.less[1] < bytes && change.less[0] < most {
+            let mut its =
+                self.summaries.range((namespace, 0, 0)..=(namespace, u64::MAX, u128::MAX))?;
+            let Some((place, oldest)) = its.next().transpose()? else { break };
+            let summary: ActivationSummary = decoded(SUMMARIES.name(), oldest.value())?;
+            drop((place, oldest, its));
+            self.remove(&summary, &mut change)?;
+        }
+        Ok(change)
+    }
+}
+
+impl Change {
+    fn more(&mut self, bytes: usize) {
+        self.more[0] += 1;
+        self.more[1] += bytes as u64;
+    }
+
+    fn less(&mut self, bytes: usize) {
+        self.less[0] += 1;
+        self.less[1] += bytes as u64;
+    }
+
+    /// Counts it for a namespace; returns the bytes of its records.
+    fn count(&self, write: &WriteTransaction, namespace: &str) -> Result<u64, Failure> {
+        let changed = usage::change(write, namespace, |usage| {
+            usage.count = (usage.count + self.more[0]).saturating_sub(self.less[0]);
+            usage.records = (usage.records + self.more[1]).saturating_sub(self.less[1]);
+        });
+        Ok(changed?.records)
+    }
+}
+
+/// Keeps records. Where those of a namespace take more than `most_bytes`, its oldest go.
+pub fn keep(write: &WriteTransaction, all: &[Activation], most_bytes: u64) -> Result<(), Failure> {
+    let mut tables = Tables::open(write)?;
+    let mut changes = BTreeMap::<&str, Change>::new();
+    for activation in all {
+        tables.put(activation, changes.entry(activation.namespace.as_str()).or_default())?;
+    }
+    for (namespace, change) in changes {
+        let excess = change.count(write, namespace)?.saturating_sub(most_bytes);
+        if excess > 0 {
+            // If the limit was lowered, the next writes remove the rest.
+            let most = change.more[0] + MOST_FORGOTTEN as u64;
+            tables.remove_oldest(namespace, excess, most)?.count(write, namespace)?;
+        }
     }
     Ok(())
 }
@@ -136,7 +230,8 @@ fn select(
 /// Deletes records of any namespace that began before this time, up to [`MOST_FORGOTTEN`]; returns
 /// how many.
 pub fn forget(write: &WriteTransaction, before_ms: u64) -> Result<usize, Failure> {
-    let mut summaries = write.open_table(SUMMARIES)?;
+    let mut tables = Tables::open(write)?;
+    let summaries = &tables.summaries;
     let mut old: Vec<ActivationSummary> = Vec::new();
     let mut done = String::new();
     loop {
@@ -148,15 +243,12 @@ pub fn forget(write: &WriteTransaction, before_ms: u64) -> Result<usize, Failure
             old.push(decoded(SUMMARIES.name(), entry?.1.value())?);
         }
     }
-    let mut activations = write.open_table(ACTIVATIONS)?;
-    let (mut starts, mut of_action) = (write.open_table(STARTS)?, write.open_table(OF_ACTION)?);
-    for activation in &old {
-        let (namespace, id) = (activation.namespace.as_str(), activation.activation_id.0);
-        let (name, start) = (activation.name.as_str(), activation.start);
-        activations.remove((namespace, start, id))?;
-        summaries.remove((namespace, start, id))?;
-        starts.remove((namespace, id))?;
-        of_action.remove((namespace, name, start, id))?;
+    let mut changes = BTreeMap::<&str, Change>::new();
+    for summary in &old {
+        tables.remove(summary, changes.entry(summary.namespace.as_str()).or_default())?;
+    }
+    for (namespace, change) in changes {
+        change.count(write, namespace)?;
     }
     Ok(old.len())
 }
