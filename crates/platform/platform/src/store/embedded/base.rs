@@ -156,7 +156,7 @@ impl Base {
         }
         let reason = match &opened {
             Ok(_) => reason.to_owned(),
-            Err(error) => format!("it cannot be opened again: {error}"),
+            Err(opening) => format!("it cannot be opened again: {opening}"),
         };
         *trouble = Some(Trouble { reason, until: Instant::now() + pause });
         opening.database = opened.ok();
