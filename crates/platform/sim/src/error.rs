@@ -1,4 +1,4 @@
-//! Why there is no simulation.
+//! Why a simulation could not run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use farfork_platform::store::StoreError;
 
 use crate::malformed::Malformed;
 
-/// There is no simulation.
+/// A simulation that did not take place.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
     /// A file cannot be read.

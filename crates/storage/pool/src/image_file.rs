@@ -1,6 +1,6 @@
 //! A published image, open.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -69,9 +69,8 @@ impl ImageFile {
         })
     }
 
-    /// Takes an open file for the image `cid`.
-    pub(crate) fn of(file: File, cid: Cid) -> io::Result<ImageFile> {
-        let found = file.metadata()?;
+    /// Takes an open file, of which `found` is known, for the image `cid`.
+    fn of(file: File, found: &Metadata, cid: Cid) -> ImageFile {
         let id = ImageId {
             cid,
             device: found.dev(),
@@ -79,7 +78,7 @@ impl ImageFile {
             bytes: found.len(),
             created_unix_s: found.mtime() as u64,
         };
-        Ok(ImageFile { id, file })
+        ImageFile { id, file }
     }
 }
 
@@ -107,7 +106,7 @@ impl Pool {
             let path = self.directory.path().join(name);
             return Err(PoolError::UnsafeImage { path, cid, why });
         }
-        ImageFile::of(file, cid).map_err(PoolError::io("look at", self.path()))
+        Ok(ImageFile::of(file, &found, cid))
     }
 
     /// Whether the writer of the published image `cid` holds it still.
@@ -139,7 +138,7 @@ impl Pool {
                 Some(now) => (now.st_dev, now.st_ino) == (found.dev(), found.ino()),
                 None => false,
             };
-            let image = ImageFile::of(file, cid)?;
+            let image = ImageFile::of(file, &found, cid);
             Ok((is_published || is_removed).then_some(image))
         };
         look().map_err(PoolError::io("look at an image in", self.path()))

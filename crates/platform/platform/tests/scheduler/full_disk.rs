@@ -182,7 +182,7 @@ async fn code_is_kept_only_while_instances_load_it() {
     assert_eq!(codes(), 2);
 }
 
-/// A caller has its answer even if nobody can read it later.
+/// A caller has its answer even if it cannot be read later.
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_record_is_lost_is_answered_and_counted() {
     let directory = tempfile::tempdir().unwrap();
@@ -238,7 +238,7 @@ async fn calls_go_on_while_the_disk_is_full() {
         assert!(bytes.unwrap().parse::<u64>().unwrap() > 0, "{kind}");
     }
     disk.free();
-    // Nobody asks for it, and all records get to the disk.
+    // No call asks for it, and all records get to the disk.
     let is_stored = |id| {
         let copy = disk.directory.path().join("copy");
         std::fs::copy(world.directory.path().join("db"), &copy).unwrap();
