@@ -46,6 +46,7 @@ def test_a_burst_finds_ghosts_that_have_the_image() -> None:
         tokens = [one["response"]["result"]["token"] for one in made]
         assert len(set(tokens)) == len(tokens), "two clones have drawn the same"
         old = set(attached(platform))
+        assert all(one.startswith("guest/draw:") for one in old), "none has the base image"
         seen = {f"farfork-{one['id']}" for one in platform.farfork.json("ghost", "list")}
         platform.deploy("draw", DRAW + "# another\n", memory=128)
         platform.good("draw")

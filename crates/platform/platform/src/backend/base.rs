@@ -98,36 +98,36 @@ impl Python {
         format!("python:{}", self.version)
     }
 
-    fn image(&self) -> String {
+    /// The name of its base image.
+    pub fn image(&self) -> String {
         format!("farfork/python:{}-{}-{}", self.version, env!("CARGO_PKG_VERSION"), self.digest)
     }
 }
 
-/// Makes sure that a base image exists of which clones start; returns its name.
-pub async fn ensure(inner: &Arc<Inner>, python: &Python) -> Result<String, BackendError> {
-    let name = python.image();
+/// Makes sure that a base image exists of which clones start.
+pub async fn ensure(inner: &Arc<Inner>, python: &Python) -> Result<(), BackendError> {
+    let name = &inner.base;
     let failed = |reason: String| BackendError::Base { kind: python.kind(), reason };
-    let found = inner.images.usable(&name).await.map_err(|error| failed(error.to_string()))?;
+    let found = inner.images.usable(name).await.map_err(|error| failed(error.to_string()))?;
     if found.is_some() {
-        match starts(inner, python, &name).await {
-            Ok(()) => return Ok(name),
+        match starts(inner, python).await {
+            Ok(()) => return Ok(()),
             Err(reason) => {
                 tracing::warn!(reason, "making the base image anew: no clone of it starts")
             }
         }
     }
-    make(inner, python, &name).await.map_err(failed)?;
-    starts(inner, python, &name).await.map_err(failed)?;
-    Ok(name)
+    make(inner, python, name).await.map_err(failed)?;
+    starts(inner, python).await.map_err(failed)
 }
 
 /// Checks that a clone of it starts, and can be reached.
-async fn starts(inner: &Arc<Inner>, python: &Python, name: &str) -> Result<(), String> {
+async fn starts(inner: &Arc<Inner>, python: &Python) -> Result<(), String> {
     let Some(node) = inner.settings.nodes.first() else { return Ok(()) };
     let claim = Claim { memory_mb: super::ghosts::USUAL_MB, expected_bytes: None };
     let start = Start {
         node: node.clone(),
-        image: Some(name.to_owned()),
+        image: None,
         kind: python.kind(),
         claim,
         tiering: Tiering::Mow,

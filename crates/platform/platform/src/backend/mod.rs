@@ -38,7 +38,7 @@ mod table;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farfork_node::{NodeError, paths};
@@ -147,8 +147,8 @@ struct Inner {
     connector: Connector,
     budgets: Budgets,
     advisor: Arc<Advisor>,
-    /// The base image, which is Python's action server.
-    base: OnceLock<String>,
+    /// The name of the base image, which is Python's action server.
+    base: String,
 }
 
 impl Backend {
@@ -177,7 +177,7 @@ impl Backend {
             ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
-            base: OnceLock::new(),
+            base: python.image(),
             advisor,
             settings,
         };
@@ -185,9 +185,7 @@ impl Backend {
         for node in &backend.inner.settings.nodes {
             backend.inner.look(node).await;
         }
-        let base = base::ensure(&backend.inner, python).await?;
-        // Set only here.
-        let _ = backend.inner.base.set(base);
+        base::ensure(&backend.inner, python).await?;
         for node in &backend.inner.settings.nodes {
             backend.inner.refill(node, ghosts::USUAL_MB);
         }

@@ -126,10 +126,7 @@ impl Inner {
     /// The image that an instance is a clone of.
     async fn image_of(&self, start: &Start) -> Result<(String, Cid), NodesError> {
         // The base image serves all kinds: its server executes another program where necessary.
-        let Some(name) = start.image.as_ref().or(self.base.get()) else {
-            let reason = "the base image is not made yet".to_owned();
-            return Err(NodesError::Start { node: start.node.clone(), reason });
-        };
+        let name = start.image.as_ref().unwrap_or(&self.base);
         match self.images.find(name).await? {
             Some(cid) => Ok((name.clone(), cid)),
             None => {
