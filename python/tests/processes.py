@@ -6,10 +6,33 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from served import Platform
 
 from farfork.demo.command import Farfork
+
+
+class Process(NamedTuple):
+    """A process. Another may have the pid of one that has ended, but not its start time."""
+
+    pid: int
+    started: str
+
+
+def known(pids: Iterable[int]) -> set[Process]:
+    """Return those of the processes that exist."""
+    found = set()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            found.add(Process(pid, stat.rsplit(")", 1)[1].split()[19]))
+    return found
+
+
+def alive(processes: set[Process]) -> set[Process]:
+    """Return those that have not ended."""
+    return processes & known(one.pid for one in processes)
 
 
 def family(pid: int) -> set[int]:
@@ -67,7 +90,7 @@ def namespaces(pids: Iterable[int]) -> set[str]:
 
 
 def everybody() -> set[int]:
-    """Return all processes."""
+    """Return the pids of all processes."""
     return {int(path.name) for path in Path("/proc").glob("[0-9]*")}
 
 

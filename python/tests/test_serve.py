@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
-from processes import agent_of, cgroups, containers, family, node_of
+from processes import Process, agent_of, alive, cgroups, containers, family, known, node_of
 from served import (
     COUNT,
     PATIENCE_S,
@@ -232,17 +232,13 @@ def test_a_stopped_node_blocks_no_other_and_is_used_again(platform: Platform) ->
     assert agent_of(platform, "node1") == agent
 
 
-def alive(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
-
-
 def agents_of(platform: Platform) -> list[int | None]:
     return [agent_of(platform, node) for node in ("node1", "node2")]
 
 
-def all_of(platform: Platform) -> set[int]:
+def all_of(platform: Platform) -> set[Process]:
     nodes = node_of(platform, "node1") | node_of(platform, "node2")
-    return family(platform.process.pid) | nodes
+    return known(family(platform.process.pid) | nodes)
 
 
 def end_in_order(platform: Platform) -> None:
@@ -276,7 +272,7 @@ def test_accepted_calls_survive_a_kill_and_nothing_is_left(
         await_true(lambda: len(platform.instances()) == 3, "all of them run")
         agents, ghosts = agents_of(platform), ghosts_of(platform)
         assert len(ghosts) >= len(ids), "each instance runs in one"
-        own = {one["pid"] for one in platform.instances()}
+        own = known(one["pid"] for one in platform.instances())
         platform.process.kill()
         platform.process.wait()
         await_true(lambda: not alive(own), "instances go with it")
@@ -411,12 +407,12 @@ def test_unused_agents_exit(lasting: Lasting, tmp_path: Path) -> None:
     with serving(farfork, state, "--nodes", "2") as platform:
         now = agents_of(platform)
         assert (now[0] != agents[0], now[1] == agents[1]) == (True, True)
-        agents = now
+        old = known(agent for agent in now if agent)
         platform.process.kill()
         platform.process.wait()
     # With other settings, others are started in their place.
     with serving(farfork, state, *options) as platform:
-        assert not alive({agent for agent in agents if agent})
+        assert not alive(old)
         platform.deploy("goes", COUNT)
         platform.good("goes")
         end_in_order(platform)

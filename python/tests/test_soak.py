@@ -17,9 +17,11 @@ import pytest
 from bed import pooled, why_not
 from processes import (
     agent_of,
+    alive,
     containers,
     everybody,
     family,
+    known,
     namespaces,
     node_of,
     traces,
@@ -308,6 +310,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             all_of_it, own = family(platform.process.pid), containers(farfork)
             # Agents may be children of a gateway that was killed.
             all_of_it |= node_of(platform, "node1") | node_of(platform, "node2")
+            processes = known(all_of_it)
             theirs = namespaces(all_of_it) - namespaces({os.getpid()})
             assert len(platform.instances()) >= len(WEIGHTS)
             assert own, "nothing has a container"
@@ -317,7 +320,7 @@ def test_a_soak_leaves_nothing(tmp_path: Path) -> None:
             assert platform.process.wait(60) == 0, platform.log()
 
         # Agents of a killed gateway are not children of this process.
-        await_none(lambda: all_of_it & everybody(), "processes")
+        await_none(lambda: alive(processes), "processes")
         await_none(lambda: theirs & namespaces(everybody()), "namespaces")
         assert theirs, "nothing has namespaces of its own"
         assert not own & containers()
