@@ -14,6 +14,8 @@ pub enum Flavour {
     Naive,
     /// Two clones while the parent lives; they and the parent pass, one after the other.
     CloneTwice,
+    /// A clone that waits where its parent does is compared with it in all that the kernel shows.
+    Audited,
     /// The parent is killed by the checkpoint; the clone takes its pids here.
     KillRestoreSamePid,
     /// The clone runs on a node that shares only the pool with the parent's.
@@ -78,6 +80,7 @@ impl Flavour {
             Flavour::Plain => "plain",
             Flavour::Naive => "naive",
             Flavour::CloneTwice => "clone_twice",
+            Flavour::Audited => "audited",
             Flavour::KillRestoreSamePid => "kill_restore_same_pid",
             Flavour::CloneOnOtherNode => "clone_on_other_node",
             Flavour::Tiers => "tiers",

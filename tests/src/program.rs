@@ -228,7 +228,8 @@ impl Program {
         }
         match self.expect {
             Expect::Passes | Expect::NeedsInherit(..) | Expect::NeedsInheritBeside(..) => {
-                all.extend(Flavour::CLONING)
+                all.push(Flavour::Audited);
+                all.extend(Flavour::CLONING);
             }
             Expect::Refused(_) => all.push(Flavour::Refused),
             Expect::Excludes(_) => all.extend([
@@ -253,6 +254,8 @@ impl Program {
             Flavour::InEmptyGhost | Flavour::InAttachedGhost | Flavour::PidOneInGhosts => {
                 !self.not_in_ghosts
             }
+            // What comes from the caller differs.
+            Flavour::Audited => matches!(self.expect, Expect::Passes),
             Flavour::FromGhost => looks && !self.not_in_ghosts,
             Flavour::InParentsPlace => !self.uses_up_files,
             _ => true,

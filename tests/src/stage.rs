@@ -1,5 +1,6 @@
 //! One program, and what is done to it and its clones in each flavour.
 
+mod audited;
 mod helped;
 
 use std::cell::Cell;
@@ -57,6 +58,7 @@ impl<'a> Stage<'a> {
             Flavour::Refused => self.refused(),
             Flavour::CloneTwice => self.beside_parent(&["mow", "mow"]),
             Flavour::PidOne => self.beside_parent(&POLICIES),
+            Flavour::Audited => self.audited(),
             Flavour::CloneOnOtherNode => {
                 self.on_other_nodes = true;
                 self.beside_parent(&["mow"])

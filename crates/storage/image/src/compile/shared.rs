@@ -198,14 +198,11 @@ impl<'m, 'a> Compiler<'m, 'a> {
     }
 
     fn attributes(&mut self, fd: u64, object: &SharedObject) {
-        // Mode and owner of a file without a name matter to no process.
-        if matches!(object.kind, ObjectKind::Unlinked(_)) {
-            return;
-        }
         if object.mode != 0o777 {
             self.push(libc::SYS_fchmod, &[fd, object.mode.into()]);
         }
-        if object.owner != (0, 0) {
+        // The owner of a file without a name matters to no process.
+        if object.owner != (0, 0) && !matches!(object.kind, ObjectKind::Unlinked(_)) {
             self.push(libc::SYS_fchown, &[fd, object.owner.0.into(), object.owner.1.into()]);
         }
     }

@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["restorer", "pool", "objects"],
     &["image"],
     &["pages"],
-    &["checkpoint", "restore", "doctor"],
+    &["checkpoint", "restore", "doctor", "audit"],
     &["node"],
     &["platform"],
     &["sim"],

@@ -15,11 +15,9 @@ use farfork_sys::tcp_repair::{
 };
 
 use super::Compiler;
-use super::pair::{AT_ONCE, RECEIVE, SEND};
+use super::pair::{AT_ONCE, BUFFER_LOCKS, RECEIVE, SEND};
 use crate::model::{OpenFile, Socket, SocketRole, TcpConnection};
 
-/// `SO_BUF_LOCK` (Linux 5.15): which buffers have the size that the process gave them.
-const BUFFER_LOCKS: i32 = 72;
 /// What the kernel counts for a byte in a queue besides it, and for an empty queue.
 const OVERHEAD: u32 = 4;
 const QUEUE_BYTES: u32 = 256 << 10;

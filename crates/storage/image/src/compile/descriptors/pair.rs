@@ -20,6 +20,8 @@ const MESSAGE_OVERHEAD_BYTES: usize = 2 << 10;
 /// others.
 pub const AT_ONCE: u64 = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
 
+/// `SO_BUF_LOCK` (Linux 5.15): which buffers have the size that the process gave them.
+pub const BUFFER_LOCKS: i32 = 72;
 /// Options that set a buffer's size: within the system's limit, and beyond it.
 pub const SEND: [i32; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
 pub const RECEIVE: [i32; 2] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE];
@@ -155,6 +157,8 @@ impl Compiler<'_> {
         }
         if is_large {
             self.set_buffer(writer, SEND, SOCKET_BYTES);
+            // It is not a size that the process has chosen.
+            self.set_option(writer, libc::SOL_SOCKET, BUFFER_LOCKS, &0u32.to_le_bytes());
         }
     }
 

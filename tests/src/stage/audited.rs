@@ -1,0 +1,58 @@
+//! A clone beside its parent, compared by a reader that shares no code with the checkpoint.
+
+use std::thread;
+use std::time::Duration;
+
+use super::Stage;
+use crate::{Outcome, Trouble};
+
+/// How often the two are compared before a difference counts: a thread of the clone may be on its way to the
+/// call in which its parent's waits.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Facts that move while the two are compared, by program and by the beginnings of their names.
+const MOVING: [(&str, &str); 7] = [
+    // Its threads end, and begin others.
+    ("thread_churn", "thread "),
+    ("thread_churn", "stat/threads"),
+    ("fd_log", "fd 3/pos"),
+    ("fd_log", "fd 4/pos"),
+    // Its timers run on.
+    ("timers", "thread "),
+    ("timers", "timers"),
+    ("fd_timerfd", "fd 3/ticks"),
+];
+
+impl Stage<'_> {
+    fn moves(&self, fact: &str) -> bool {
+        let own = MOVING.iter().filter(|(name, _)| *name == self.program.name);
+        own.into_iter().any(|(_, begins)| fact.starts_with(begins))
+    }
+
+    pub(super) fn audited(&mut self) -> Outcome {
+        self.must_checkpoint(&[])?;
+        let mut clone = self.clone_under(0, &[])?;
+        let pid = self.settled(&mut clone)?;
+        let parent = self.subject_pid()?;
+        let mut report = String::new();
+        for look in 0..LOOKS {
+            let found = farfork_audit::compare(parent as i32, pid as i32)
+                .map_err(|error| Trouble::during("comparing a clone with its parent", error))?;
+            let found = found.iter().filter(|difference| !self.moves(&difference.fact));
+            report = found.map(|difference| format!("  {difference}\n")).collect();
+            if report.is_empty() {
+                break;
+            }
+            if look + 1 < LOOKS {
+                thread::sleep(PAUSE);
+            }
+        }
+        clone.must_pass()?;
+        self.parent.must_pass()?;
+        match report.is_empty() {
+            true => Ok(()),
+            false => Err(Trouble::Failed(format!("the clone differs from its parent:\n{report}"))),
+        }
+    }
+}
