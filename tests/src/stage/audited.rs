@@ -12,7 +12,9 @@ const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Facts that move while the two are compared, by program and by the beginnings of their names.
-const MOVING: [(&str, &str); 7] = [
+const MOVING: [(&str, &str); 8] = [
+    // The one that is stopped gets its signal mask on its way when it goes on.
+    ("tree_stopped", "process "),
     // Its threads end, and begin others.
     ("thread_churn", "thread "),
     ("thread_churn", "stat/threads"),
@@ -37,7 +39,11 @@ impl Stage<'_> {
         let parent = self.subject_pid()?;
         let mut report = String::new();
         for look in 0..LOOKS {
-            let found = farfork_audit::compare(parent as i32, pid as i32)
+            let compare = match self.program.is_tree {
+                true => farfork_audit::compare_trees,
+                false => farfork_audit::compare,
+            };
+            let found = compare(parent as i32, pid as i32)
                 .map_err(|error| Trouble::during("comparing a clone with its parent", error))?;
             let found = found.iter().filter(|difference| !self.moves(&difference.fact));
             report = found.map(|difference| format!("  {difference}\n")).collect();

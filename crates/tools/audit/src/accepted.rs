@@ -147,6 +147,12 @@ pub const ACCEPTED: &[Accepted] = &[
     }),
     accept(
         "fd ",
+        "/socket/peer's credentials",
+        "pairs of a tree are made by its first process",
+        |look| look.is_of_domain(&["[1, 0, 0, 0]"]),
+    ),
+    accept(
+        "fd ",
         "/socket/address",
         "netlink gives a port to a socket that joins groups",
         |look| look.parent.starts_with("[16, 0, 0, 0, 0, 0, 0, 0,"),

@@ -40,6 +40,10 @@ pub const UNSEEN: &[&str] = &[
 /// The process has ended, or its files in `/proc` cannot be read.
 pub fn facts(pid: i32) -> io::Result<Facts> {
     let mut facts = Facts::default();
+    if process::read_stat(pid, &mut facts)? {
+        facts.add("state", "zombie");
+        return Ok(facts);
+    }
     process::read(pid, &mut facts)?;
     threads::read(pid, &mut facts)?;
     descriptors::read(pid, &mut facts)?;
@@ -55,5 +59,34 @@ pub fn compare(parent: i32, clone: i32) -> io::Result<Vec<Difference>> {
     let (parent, clone) = (facts(parent)?, facts(clone)?);
     let mut differences = facts::differences(&parent, &clone);
     differences.retain(|difference| !accepted::is_accepted(difference, (&parent, &clone)));
+    Ok(differences)
+}
+
+/// The same for all processes that descend from the two, by the pids that they have in their own namespace.
+///
+/// # Errors
+/// One of them has ended, or its files in `/proc` cannot be read.
+pub fn compare_trees(parent: i32, clone: i32) -> io::Result<Vec<Difference>> {
+    let (parents, clones) = (process::family(parent), process::family(clone));
+    let mut differences = Vec::new();
+    let mut inner: Vec<i32> = parents.keys().chain(clones.keys()).copied().collect();
+    inner.sort_unstable();
+    inner.dedup();
+    for pid in inner {
+        let name = format!("process {pid}");
+        match (parents.get(&pid), clones.get(&pid)) {
+            (Some(parent), Some(clone)) => {
+                let found = compare(*parent, *clone)?.into_iter();
+                differences.extend(
+                    found.map(|it| Difference { fact: format!("{name}/{}", it.fact), ..it }),
+                );
+            }
+            (parent, clone) => {
+                let shown = |pid: Option<&i32>| pid.map(|pid| format!("pid {pid}"));
+                let (parent, clone) = (shown(parent), shown(clone));
+                differences.push(Difference { fact: name, parent, clone });
+            }
+        }
+    }
     Ok(differences)
 }

@@ -1,5 +1,6 @@
 //! What belongs to the process as a whole.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -43,12 +44,17 @@ const STAT: [(usize, &str); 19] = [
 const NAMESPACES: [&str; 8] =
     ["cgroup", "ipc", "mnt", "net", "pid_for_children", "time", "user", "uts"];
 
-/// Reads them.
+/// Reads what a process shows that has ended, too; whether it has.
+pub fn read_stat(pid: i32, facts: &mut Facts) -> io::Result<bool> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    add_stat(&stat, facts);
+    Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
+}
+
+/// Reads the rest.
 pub fn read(pid: i32, facts: &mut Facts) -> io::Result<()> {
     let place = format!("/proc/{pid}");
     let place = Path::new(&place);
-    let stat = fs::read_to_string(place.join("stat"))?;
-    add_stat(&stat, facts);
     for name in VALUES {
         let value = fs::read(place.join(name));
         let value = value.map(|bytes| bytes.escape_ascii().to_string());
@@ -104,6 +110,23 @@ pub fn inner_pid(pid: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
+}
+
+/// A process and all that descend from it, by the pids that they have in their own namespace.
+pub fn family(pid: i32) -> BTreeMap<i32, i32> {
+    let mut family = BTreeMap::new();
+    let mut left = vec![pid];
+    while let Some(pid) = left.pop() {
+        if let Some(inner) = inner_pid(pid) {
+            family.insert(inner, pid);
+        }
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            left.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        }
+    }
+    family
 }
 
 #[cfg(test)]
