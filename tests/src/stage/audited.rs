@@ -43,10 +43,14 @@ impl Stage<'_> {
                 true => farfork_audit::compare_trees,
                 false => farfork_audit::compare,
             };
-            let found = compare(parent as i32, pid as i32)
-                .map_err(|error| Trouble::during("comparing a clone with its parent", error))?;
-            let found = found.iter().filter(|difference| !self.moves(&difference.fact));
-            report = found.map(|difference| format!("  {difference}\n")).collect();
+            report = match compare(parent as i32, pid as i32) {
+                Ok(found) => {
+                    let found = found.iter().filter(|difference| !self.moves(&difference.fact));
+                    found.map(|difference| format!("  {difference}\n")).collect()
+                }
+                // A descriptor or a thread of the clone's start may have gone meanwhile.
+                Err(error) => format!("  they cannot be compared: {error}\n"),
+            };
             if report.is_empty() {
                 break;
             }
