@@ -21,7 +21,6 @@ use crate::failpoint::step;
 use crate::layout::{self, IMAGES, REMOVED};
 use crate::lock::{self, HeldLock, LockByte};
 use crate::map::SharedMap;
-use crate::media::Medium;
 use crate::placement::Placement;
 use crate::pool::{Pool, random_bytes};
 
