@@ -27,6 +27,23 @@ def main(args):
 """
 
 
+THREADS = """
+import threading
+
+def main(args):
+    threads, over = [], threading.Event()
+    try:
+        while len(threads) < args["count"]:
+            threads.append(threading.Thread(target=over.wait))
+            threads[-1].start()
+    except RuntimeError:
+        threads.pop()
+    over.set()
+    [thread.join() for thread in threads]
+    return {"count": len(threads)}
+"""
+
+
 @pytest.fixture(scope="module")
 def platform(farfork: Farfork) -> Iterator[Platform]:
     """Return a platform whose nodes have a budget; nothing of it is left after the tests."""
@@ -51,6 +68,12 @@ def of_node(platform: Platform, node: str) -> list[Path]:
     """Return the cgroups of a node, one in each hierarchy that has any."""
     socket = f"{platform.farfork.environment['FARFORK_RUN']}/{node}.sock"
     return cgroups(re.escape(f"farfork{socket.replace('/', '-')}"))
+
+
+def of_functions(platform: Platform, node: str) -> Path:
+    """Return the limit of processes of a node's instances together."""
+    (name,) = {path.name for path in of_node(platform, node)}
+    return only(cgroups(re.escape(f"{name}-functions")), "pids.max")
 
 
 def of_process(pid: int) -> list[Path]:
@@ -96,6 +119,32 @@ def test_instances_are_held_to_their_limits_and_nodes_to_theirs(platform: Platfo
             assert number(of_process(pid), "pids.max") == MOST_PIDS
         made = [call.result() for call in calls]
     assert "clone" in {start_kind(one) for one in made}
+
+
+def test_processes_of_all_functions_are_limited_together(platform: Platform) -> None:
+    kernel = Path("/proc/sys/kernel")
+    machine = min(int((kernel / name).read_text()) for name in ("pid_max", "threads-max"))
+    limits = [of_functions(platform, node) for node in NODES]
+    usual = [limit.read_text() for limit in limits]
+    assert all(int(text) <= machine // 2 // len(NODES) for text in usual)
+    platform.deploy("starts-threads", THREADS)
+    assert platform.good("starts-threads", count=64)["response"]["result"] == {"count": 64}
+    platform.deploy("comes-later", COUNT)
+    try:
+        for limit in limits:
+            taken = int(limit.with_name("pids.current").read_text())
+            limit.write_text(str(taken + 8))
+        assert platform.good("starts-threads", count=64)["response"]["result"]["count"] < 16
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(platform.good, "comes-later")
+            await_true(lambda: "functions have all processes" in platform.log(), "it is logged")
+            assert not call.done()
+            for limit, text in zip(limits, usual, strict=True):
+                limit.write_text(text)
+            assert call.result()["response"]["success"]
+    finally:
+        for limit, text in zip(limits, usual, strict=True):
+            limit.write_text(text)
 
 
 def test_memory_of_a_node_matches_the_kernels_count(platform: Platform) -> None:

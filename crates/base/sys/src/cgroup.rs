@@ -140,6 +140,21 @@ impl OwnGroup {
         Ok(made)
     }
 
+    /// Where groups of this name belong that `runc` makes for a process in this one, in each hierarchy.
+    pub(crate) fn places(&self, name: &str) -> io::Result<Vec<PathBuf>> {
+        if self.is_unified {
+            return Ok(vec![self.directory.join(name)]);
+        }
+        // Of the hierarchies of cgroup v1, only that of memory has a group of its own for the processes.
+        let above = self.directory.parent();
+        let own = own_directories()?.into_iter();
+        let place = |own: PathBuf| match Some(&*own) == above {
+            true => self.directory.join(name),
+            false => own.join(name),
+        };
+        Ok(own.map(place).collect())
+    }
+
     fn remove(&self) -> io::Result<()> {
         if self.is_unified {
             fs::remove_dir(self.directory.join(INSIDE))?;
@@ -186,12 +201,17 @@ const UNLIMITED: u64 = i64::MAX as u64 / 2;
 /// `/proc` cannot be read.
 pub fn of_container(name: &str) -> io::Result<Vec<PathBuf>> {
     let mounts = proc::text("/proc/self/mounts")?;
-    let own = directories(&mounts, &proc::text("/proc/self/cgroup")?);
+    let own = own_directories()?;
     let parent = |directory: PathBuf| match directory.parent() {
         Some(above) if is_unified(&mounts) && directory != Path::new(ALL) => above.to_owned(),
         _ => directory,
     };
     Ok(own.into_iter().map(|directory| parent(directory).join(name)).collect())
+}
+
+/// The directories of this process's groups, in all hierarchies that are mounted.
+pub(crate) fn own_directories() -> io::Result<Vec<PathBuf>> {
+    Ok(directories(&proc::text("/proc/self/mounts")?, &proc::text("/proc/self/cgroup")?))
 }
 
 /// Where hierarchies are mounted.

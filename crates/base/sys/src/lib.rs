@@ -49,6 +49,8 @@ pub mod pidfd;
 #[cfg(feature = "std")]
 pub mod proc;
 #[cfg(feature = "std")]
+pub mod process_group;
+#[cfg(feature = "std")]
 pub mod promote;
 #[cfg(feature = "std")]
 pub mod ptrace;

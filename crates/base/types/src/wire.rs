@@ -196,6 +196,9 @@ pub struct GhostCall {
     /// Limit of the container's processes and threads; the agent's own without it.
     #[serde(default)]
     pub pids_limit: Option<u64>,
+    /// The cgroup in which those of the container are made, below the agent's.
+    #[serde(default)]
+    pub group: Option<String>,
     /// Directories of the node in whose places the agent's own container has empty ones in memory.
     #[serde(default)]
     pub tmpfs: Vec<PathBuf>,

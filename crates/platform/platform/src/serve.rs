@@ -14,7 +14,9 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{Name, Runtimes};
-use crate::backend::{Agents, Backend, BackendError, Budgets, Python, Settings as BackendSettings};
+use crate::backend::{
+    Agents, Backend, BackendError, Budgets, ProcessCounts, Python, Settings as BackendSettings,
+};
 use crate::confine::{FolderError, Folders};
 use crate::connections::{self, ClientTimeouts};
 use crate::dashboard::Dashboard;
@@ -121,7 +123,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         store: Arc::clone(&store),
         folders,
         advisor: Arc::new(advisor),
-        budgets: agents.budgets(),
+        groups: (agents.budgets(), agents.processes()),
     };
     let served = runtime.block_on(serve(settings, parts, listener, (shutdown, ready)));
     // Instances end with their tasks. After that no task needs the agents.
@@ -152,7 +154,7 @@ struct Parts {
     store: Arc<dyn Store>,
     folders: Folders,
     advisor: Arc<Advisor>,
-    budgets: Budgets,
+    groups: (Budgets, ProcessCounts),
 }
 
 async fn serve(
@@ -162,10 +164,10 @@ async fn serve(
     (mut shutdown, ready): (ShutdownSignals, impl FnOnce(SocketAddr)),
 ) -> Result<(), ServeError> {
     let place = "the platform's socket";
-    let Parts { python, others, store, folders, advisor, budgets } = parts;
+    let Parts { python, others, store, folders, advisor, groups } = parts;
     let beginning = Backend::begin(
         settings.backend.clone(),
-        budgets,
+        groups,
         &python,
         others.paths(),
         Arc::clone(&advisor),

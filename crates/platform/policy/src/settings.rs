@@ -39,6 +39,23 @@ pub struct Settings {
     pub requests: Requests,
     /// How much of the disk a namespace may take.
     pub disk: Disk,
+    /// How many processes functions may have.
+    pub processes: Processes,
+}
+
+/// Most processes and threads of all functions together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Processes {
+    /// Thousandths of those that the machine can have. Beyond, functions cannot start others, and no
+    /// instance starts.
+    pub all_permille: u64,
+}
+
+impl Default for Processes {
+    fn default() -> Processes {
+        Processes { all_permille: 500 }
+    }
 }
 
 /// Most bytes of a namespace in the platform's state directory.

@@ -145,6 +145,25 @@ impl Pool {
         Ok(CheckReport { images, free_bytes: self.space()?.1, findings })
     }
 
+    /// For what stands in the place of a file of the pool: it is found, and stays.
+    fn or_stray<T>(
+        &self,
+        looked: Result<T, PoolError>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Option<T>, PoolError> {
+        match looked {
+            Err(PoolError::Misplaced { path, .. }) => {
+                let name = path.strip_prefix(self.path()).unwrap_or(&path);
+                let finding = Finding::Stray { name: name.display().to_string() };
+                if !findings.contains(&finding) {
+                    findings.push(finding);
+                }
+                Ok(None)
+            }
+            looked => looked.map(Some),
+        }
+    }
+
     fn check_left(&self, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
         let swept = self.directory.sweep();
         let (files, bytes) = swept.map_err(self.directory.failed("sweep", ""))?;
@@ -158,7 +177,7 @@ impl Pool {
         let removed = self.directory.list(REMOVED);
         for name in removed.map_err(self.directory.failed("list", REMOVED))? {
             let Ok(cid) = name.parse() else { continue };
-            let bytes = self.settle(cid)?;
+            let bytes = self.or_stray(self.settle(cid), findings)?.unwrap_or(0);
             findings.extend((bytes > 0).then_some(Finding::LeftByRemoval { cid, bytes }));
         }
         Ok(())
@@ -169,7 +188,10 @@ impl Pool {
         for name in self.directory.list(NODES).map_err(failed())? {
             let path = format!("{NODES}/{name}");
             let node = match name.parse::<NodeId>() {
-                Ok(id) if id.to_string() == name => self.node(id).map_err(failed())?,
+                Ok(id) if id.to_string() == name => {
+                    let node = self.node(id).map_err(failed());
+                    self.or_stray(node, findings)?.flatten()
+                }
                 _ => {
                     findings.push(Finding::Stray { name: path });
                     continue;
@@ -232,9 +254,14 @@ impl Pool {
             let path = format!("{TABLES}/{name}");
             let finding = match name.parse::<Cid>() {
                 Ok(cid) if self.is_there(cid)? => {
+                    let tables = self.access_tables(cid);
+                    if let Err(PoolError::Misplaced { .. }) = tables {
+                        self.or_stray(tables, findings)?;
+                        continue;
+                    }
                     let is_damaged = !self.is_directory(&path)?
                         || matches!(
-                            self.access_tables(cid),
+                            tables,
                             Err(PoolError::DamagedTables { .. } | PoolError::Io { .. })
                         );
                     is_damaged.then_some(Finding::DamagedTables { cid })
@@ -242,8 +269,10 @@ impl Pool {
                 _ => Some(Finding::LostTables { name }),
             };
             if let Some(finding) = finding {
-                self.directory.remove_with_files(&path).map_err(failed())?;
-                findings.push(finding);
+                let removed = self.directory.remove_with_files(&path).map_err(failed());
+                if self.or_stray(removed, findings)?.is_some() {
+                    findings.push(finding);
+                }
             }
         }
         Ok(())
@@ -257,8 +286,14 @@ impl Pool {
                 findings.push(Finding::Stray { name: directory });
                 continue;
             }
-            if let Err(PoolError::DamagedQuota { .. }) = self.quota(&user) {
-                findings.push(Finding::DamagedQuota { user: user.clone() });
+            match self.quota(&user) {
+                Err(PoolError::DamagedQuota { .. }) => {
+                    findings.push(Finding::DamagedQuota { user: user.clone() });
+                }
+                Err(error @ PoolError::Misplaced { .. }) => {
+                    self.or_stray(Err::<(), _>(error), findings)?;
+                }
+                _ => {}
             }
             for cid in self.owned(&user)? {
                 if !self.is_there(cid)? {

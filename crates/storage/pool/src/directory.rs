@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fallocate};
 use rustix::io::Errno;
 
-use crate::error::PoolError;
+use crate::error::{Misplaced, PoolError};
 use crate::failpoint::step;
 use crate::layout::NEW;
 use crate::lock::{self, HeldLock, LockByte};
@@ -85,7 +85,7 @@ impl Directory {
         name: &str,
     ) -> impl FnOnce(io::Error) -> PoolError + use<> {
         let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
-        move |source| PoolError::Io { doing, path, source }
+        move |source| PoolError::of(doing, path, source)
     }
 
     /// What is known of the directory itself, and of the one above it.
@@ -100,12 +100,35 @@ impl Directory {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(self.not_a_file(name)),
             opened => File::from(opened?),
         };
         match file.metadata()?.is_file() {
             true => Ok(Some(file)),
-            false => Err(io::Error::other("it is not a regular file")),
+            false => Err(self.not_a_file(name)),
         }
+    }
+
+    /// That something else stands where a file belongs.
+    fn not_a_file(&self, name: &str) -> io::Error {
+        self.misplaced(name, "a file")
+    }
+
+    fn misplaced(&self, name: &str, expected: &'static str) -> io::Error {
+        let kind = |found: Stat| FileType::from_raw_mode(found.st_mode);
+        let found = match self.look(name) {
+            Ok(found) => found.map(kind),
+            Err(error) => return error,
+        };
+        let found = match found {
+            Some(FileType::Directory) => "a directory",
+            Some(FileType::Symlink) => "a symbolic link",
+            Some(FileType::Fifo) => "a pipe",
+            Some(FileType::Socket) => "a socket",
+            Some(FileType::RegularFile) => "a file",
+            _ => "something else",
+        };
+        io::Error::other(Misplaced { path: self.path.join(name), found, expected })
     }
 
     /// What is known of a file; `None` if it is not there.
@@ -143,7 +166,10 @@ impl Directory {
     /// Makes a directory below it, unless it is there.
     pub(crate) fn make(&self, name: &str) -> io::Result<()> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
-            Err(Errno::EXIST) => Ok(()),
+            Err(Errno::EXIST) => match self.is_directory(name)? {
+                true => Ok(()),
+                false => Err(self.misplaced(name, "a directory")),
+            },
             made => {
                 made?;
                 if let Some((owner, group)) = self.owner {
@@ -172,6 +198,7 @@ impl Directory {
     fn unlink(&self, name: &str, flags: AtFlags) -> io::Result<bool> {
         match rustix::fs::unlinkat(&self.fd, name, flags) {
             Err(Errno::NOENT) => Ok(false),
+            Err(Errno::ISDIR) => Err(self.not_a_file(name)),
             done => {
                 done?;
                 step();
@@ -193,9 +220,14 @@ impl Directory {
 
     /// Moves a file, which replaces what is at its new place.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        rustix::fs::renameat(&self.fd, from, &self.fd, to)?;
-        step();
-        Ok(())
+        match rustix::fs::renameat(&self.fd, from, &self.fd, to) {
+            Err(Errno::ISDIR) => Err(self.not_a_file(to)),
+            done => {
+                done?;
+                step();
+                Ok(())
+            }
+        }
     }
 
     /// Makes a link of a few bytes, unless something has its name.

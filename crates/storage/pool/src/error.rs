@@ -281,6 +281,35 @@ pub enum PoolError {
         /// The name.
         user: String,
     },
+    /// Something that farfork did not make is in the place of one of the pool's files.
+    #[error(
+        "cannot use {path}: it is {found}, where the pool keeps {expected}; farfork did not make it: move it \
+         elsewhere, then run `farfork pool check`",
+        path = path.display()
+    )]
+    Misplaced {
+        /// The place.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// The pool lies on another medium than the one that it was made on.
+    #[error(
+        "cannot use the pool at {path}: it was made on {made_on} and lies on {found} now, so it is a copy, \
+         which the node agents of the first one take for theirs: export its images where it was made \
+         (`farfork images export`), make a new pool here, and import them",
+        path = path.display()
+    )]
+    OtherMedium {
+        /// The pool.
+        path: PathBuf,
+        /// What its superblock names.
+        made_on: &'static str,
+        /// What it lies on.
+        found: &'static str,
+    },
     /// The pool is in use.
     #[error(
         "cannot destroy the pool at {path}: {users}; end them first",
@@ -300,8 +329,27 @@ impl PoolError {
         doing: &'static str,
         path: &Path,
     ) -> impl FnOnce(E) -> PoolError {
-        move |source| PoolError::Io { doing, path: path.to_owned(), source: source.into() }
+        move |source| PoolError::of(doing, path.to_owned(), source.into())
     }
+
+    /// What was being done, to which file, and why it failed.
+    pub(crate) fn of(doing: &'static str, path: PathBuf, source: io::Error) -> PoolError {
+        match source.downcast() {
+            Ok(Misplaced { path, found, expected }) => {
+                PoolError::Misplaced { path, found, expected }
+            }
+            Err(source) => PoolError::Io { doing, path, source },
+        }
+    }
+}
+
+/// [`PoolError::Misplaced`], on its way through an [`io::Error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{} is {found}, not {expected}", .path.display())]
+pub(crate) struct Misplaced {
+    pub(crate) path: PathBuf,
+    pub(crate) found: &'static str,
+    pub(crate) expected: &'static str,
 }
 
 /// What the user can do about the usual reasons.

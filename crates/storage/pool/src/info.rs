@@ -86,7 +86,9 @@ impl Pool {
         for user in self.users()? {
             match self.user_info(&user) {
                 // What else there is can be shown all the same.
-                Err(error @ PoolError::DamagedQuota { .. }) => notes.push(error.to_string()),
+                Err(error @ (PoolError::DamagedQuota { .. } | PoolError::Misplaced { .. })) => {
+                    notes.push(error.to_string())
+                }
                 info => users.push(info?),
             }
         }
@@ -112,7 +114,11 @@ impl Pool {
         let small = self.medium == Medium::Tmpfs
             && !media::has_huge_pages(self.directory.fd()).map_err(look)?;
         let note = "the tmpfs is not mounted with huge=always: clones start tens of times slower";
-        Ok(small.then(|| note.to_owned()).into_iter().collect())
+        let uncached = "it was made on a DAX file system, which is mounted without DAX: clones map it \
+                        through the page cache, and removed images still wait for the pins of all nodes";
+        let is_other = self.is_shared && self.medium == Medium::Other;
+        let notes = [small.then_some(note), is_other.then_some(uncached)];
+        Ok(notes.into_iter().flatten().map(str::to_owned).collect())
     }
 
     fn image_infos(&self) -> Result<Vec<ImageInfo>, PoolError> {

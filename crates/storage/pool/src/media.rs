@@ -46,6 +46,15 @@ impl Medium {
         })
     }
 
+    /// The medium of a pool: of its files, or of one that shows that they may be mapped directly. Not every
+    /// medium has files without a name, by which [`under`](Medium::under) finds out.
+    pub(crate) fn of_pool(directory: impl AsFd, superblock: &File) -> io::Result<Medium> {
+        match Medium::under(directory)? {
+            Medium::Other => Medium::of(superblock),
+            found => Ok(found),
+        }
+    }
+
     /// The medium under files of an open directory, which does not show itself whether they are mapped
     /// directly.
     pub(crate) fn under(directory: impl AsFd) -> io::Result<Medium> {
@@ -78,6 +87,22 @@ impl Medium {
     /// long as a node pins it. On other media the kernel itself keeps what is mapped.
     pub fn is_shared_by_kernels(self) -> bool {
         self == Medium::Dax
+    }
+
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Medium::Tmpfs => "a tmpfs",
+            Medium::Hugetlbfs => "hugetlbfs",
+            Medium::Dax => "a DAX file system",
+            Medium::Other => "a file system without DAX",
+        }
+    }
+
+    /// The one with this [`number`](Medium::number).
+    pub(crate) fn of_number(number: u32) -> Option<Medium> {
+        let all = [Medium::Tmpfs, Medium::Hugetlbfs, Medium::Dax, Medium::Other];
+        all.into_iter().find(|medium| medium.number() == number)
     }
 
     /// As it stands in the superblock.

@@ -307,7 +307,7 @@ impl Pool {
     pub fn unpin(&self, node: &NodeRow, cid: Cid) -> Result<(), PoolError> {
         self.intact()?;
         node.clear(cid).map_err(self.directory.failed("unpin an image in", NODES))?;
-        match self.medium.is_shared_by_kernels() {
+        match self.is_shared {
             true => self.settle(cid).map(drop),
             false => Ok(()),
         }

@@ -23,6 +23,8 @@ const SHARED_PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
 pub struct Pool {
     pub(crate) directory: Directory,
     pub(crate) medium: Medium,
+    /// Whether other kernels may map its files, so that removed images wait for pins.
+    pub(crate) is_shared: bool,
     pub(crate) account: Account,
     /// Whether it is all of a file system of its own, which then limits its size.
     pub(crate) is_own_mount: bool,
@@ -115,7 +117,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NotAPool`], [`PoolError::OldPool`], [`PoolError::OtherVersion`],
     /// [`PoolError::DamagedSuperblock`], [`PoolError::Unsuitable`], [`PoolError::ForeignOwner`],
-    /// [`PoolError::Exposed`], [`PoolError::Io`].
+    /// [`PoolError::Exposed`], [`PoolError::OtherMedium`], [`PoolError::Misplaced`], [`PoolError::Io`].
     pub fn open(path: &Path) -> Result<Pool, PoolError> {
         let found = fs::metadata(path).map_err(PoolError::io("open the pool", path))?;
         if found.is_file() {
@@ -134,8 +136,9 @@ impl Pool {
         demand_private(&directory)?;
         let (block, superblock) = Superblock::load(&directory)?;
         let look = || directory.failed("look at", "");
-        let medium = Medium::under(directory.fd()).map_err(look())?;
+        let medium = Medium::of_pool(directory.fd(), &superblock).map_err(look())?;
         medium.suits(path)?;
+        let is_shared = block.shares(directory.path(), medium)?;
         let (own, above) = directory.look_around().map_err(look())?;
         let account = Account::of(block.uuid, medium);
         Ok(Pool {
@@ -143,6 +146,7 @@ impl Pool {
             is_own_mount: medium == Medium::Tmpfs && own.st_dev != above.st_dev,
             directory,
             medium,
+            is_shared,
             owner,
             probe: Probe::default(),
             superblock,
@@ -200,10 +204,16 @@ impl Pool {
         self.medium
     }
 
+    /// Whether processes of other kernels may map the same files, so that a removed image stays as long as
+    /// a node pins it.
+    pub fn is_shared_by_kernels(&self) -> bool {
+        self.is_shared
+    }
+
     /// For tests: as if it lay on another medium.
     #[doc(hidden)]
     pub fn as_on(self, medium: Medium) -> Pool {
-        Pool { medium, ..self }
+        Pool { medium, is_shared: medium.is_shared_by_kernels(), ..self }
     }
 
     /// For tests: as if its medium had no files without a name.

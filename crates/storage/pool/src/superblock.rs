@@ -73,6 +73,24 @@ impl Superblock {
         Ok((block, file))
     }
 
+    /// Whether processes of other kernels may map the pool's files, if it lies on `found` now.
+    ///
+    /// A file system may be mounted with DAX here and without there, and its memory is the same one: both
+    /// times removed images wait for the pins of all nodes. A tmpfs never becomes anything else, nor
+    /// anything else a tmpfs: such a pool is a copy, with the name of the first one.
+    pub(crate) fn shares(&self, path: &Path, found: Medium) -> Result<bool, PoolError> {
+        let made_on = Medium::of_number(self.medium);
+        match (made_on, found) {
+            (Some(made_on), found) if made_on == found => Ok(found.is_shared_by_kernels()),
+            (Some(Medium::Dax), Medium::Other) | (Some(Medium::Other), Medium::Dax) => Ok(true),
+            _ => Err(PoolError::OtherMedium {
+                path: path.to_owned(),
+                made_on: made_on.map_or("a medium that this farfork does not know", Medium::name),
+                found: found.name(),
+            }),
+        }
+    }
+
     /// Whether a file begins as pools did that were one file.
     pub(crate) fn is_old_pool(file: &File) -> bool {
         let mut magic = [0; 8];

@@ -21,7 +21,6 @@ use crate::failpoint::step;
 use crate::layout::{self, IMAGES, REMOVED};
 use crate::lock::{self, HeldLock, LockByte};
 use crate::map::SharedMap;
-use crate::media::Medium;
 use crate::placement::Placement;
 use crate::pool::{Pool, random_bytes};
 
@@ -78,7 +77,7 @@ impl Pool {
         self.intact()?;
         let name = layout::image(cid);
         let failed = || self.directory.failed("remove", &name);
-        let is_there = if self.medium.is_shared_by_kernels() {
+        let is_there = if self.is_shared {
             match self.directory.rename(&name, &format!("{REMOVED}/{cid}")) {
                 Err(error) if error.kind() == ErrorKind::NotFound => false,
                 moved => {
@@ -95,7 +94,7 @@ impl Pool {
         let dropped = self.drop_tables(cid);
         self.disown(cid)?;
         dropped?;
-        if self.medium.is_shared_by_kernels() {
+        if self.is_shared {
             self.settle(cid)?;
         }
         Ok(())
@@ -226,7 +225,7 @@ impl ImageWriter<'_> {
         let failed = || pool.directory.failed("publish an image in", "");
         pool.reachable()?;
         rustix::fs::fchmod(&self.file.file, Mode::RUSR).map_err(|errno| failed()(errno.into()))?;
-        if pool.medium == Medium::Dax {
+        if pool.is_shared {
             // Other kernels read it from the memory itself.
             self.file.file.sync_all().map_err(failed())?;
         }
@@ -247,7 +246,7 @@ impl ImageWriter<'_> {
         step();
         let appeared = self.file.appear(&layout::image(cid));
         let alive = appeared.inspect_err(|_| drop(pool.disown(cid))).map_err(failed())?;
-        if pool.medium == Medium::Dax {
+        if pool.is_shared {
             pool.directory.sync(IMAGES).map_err(failed())?;
         }
         Ok((cid, Held { _alive: alive }))

@@ -124,6 +124,7 @@ fn start(args: &StartArgs) -> CommandResult {
         bundle,
         memory_bytes: args.memory,
         pids_limit: args.pids_limit,
+        group: None,
         tmpfs: args.tmpfs.clone(),
         read_only: false,
         image: args.image.as_deref().map(|image| attached(args, image)).transpose()?,

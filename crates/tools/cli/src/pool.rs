@@ -264,7 +264,7 @@ fn check(path: Option<&Path>) -> CommandResult {
     let mut is_sound = report.is_sound();
     // Pins that are left are those of clones: of a removed image, which they go on with.
     let goes_on = |finding: &Finding| {
-        matches!(finding, Finding::StalePin { .. }) && !pool.medium().is_shared_by_kernels()
+        matches!(finding, Finding::StalePin { .. }) && !pool.is_shared_by_kernels()
     };
     for finding in report.findings.iter().filter(|finding| !goes_on(finding)) {
         println!("{finding}");

@@ -74,11 +74,13 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     log::begin(args.log_format, args.log_level);
     let pool = args.pool.path()?;
     let state = std::path::absolute(&args.state)?;
+    let policies = args.policies.as_deref().map(policies).transpose()?.unwrap_or_default();
     let settings = Settings {
         backend: backend::Settings {
             program: std::env::current_exe()?,
             nodes: (1..=args.nodes).map(|number| format!("node{number}")).collect(),
             node_memory_bytes: node_memory(args, &Pool::open(&pool)?)?,
+            processes_permille: policies.processes.all_permille,
             profile_every: args.profile_every,
             state: state.clone(),
             pool,
@@ -88,7 +90,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         python: program(&args.python)?,
         nodejs: args.nodejs.as_deref().map(program).transpose()?,
         state: state.clone(),
-        policies: args.policies.as_deref().map(policies).transpose()?.unwrap_or_default(),
+        policies,
         retention: (args.retention_days > 0).then(|| DAY * args.retention_days),
     };
     serve(&settings, |address| {

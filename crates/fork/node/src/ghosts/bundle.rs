@@ -38,6 +38,8 @@ pub struct ContainerOptions<'a> {
     pub memory_bytes: Option<u64>,
     /// Limit of processes and threads.
     pub pids_limit: Option<u64>,
+    /// The cgroup in which those of the container are made, below the agent's.
+    pub group: Option<&'a str>,
     /// Directories that are empty and in memory; those of a bundle are the bundle's affair.
     pub tmpfs: &'a [PathBuf],
     /// Whether the node's files are read-only there. Its terminals are its own then.
@@ -57,7 +59,7 @@ pub fn spec(id: &str, root: &Path, options: &ContainerOptions<'_>) -> Result<Spe
     spec.set_process(Some(process()?));
     let mut linux = spec.linux().clone().unwrap_or_default();
     if linux.cgroups_path().is_none() {
-        linux.set_cgroups_path(Some(PathBuf::from(groups::name(id))));
+        linux.set_cgroups_path(Some(PathBuf::from(groups::name(id, options.group))));
     }
     linux.set_resources(Some(limited(linux.resources().clone().unwrap_or_default(), options)));
     spec.set_linux(Some(linux));

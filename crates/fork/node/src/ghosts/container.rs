@@ -209,7 +209,7 @@ fn write_bundle(
     let directory = places.bundle(id);
     let written =
         [places.root(), directory.clone()].iter().try_for_each(fs::create_dir_all).and_then(|()| {
-            groups::note(&directory, id)?;
+            groups::note(&directory, id, options.group)?;
             let text = serde_json::to_vec(&spec)?;
             fs::write(directory.join("config.json"), text)
         });

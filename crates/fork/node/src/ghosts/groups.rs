@@ -12,14 +12,15 @@ use farfork_sys::{cgroup, proc, words};
 /// In a bundle: their directories, in JSON.
 const FILE: &str = "cgroups.json";
 
-/// The `cgroupsPath` of a container whose bundle names none.
-pub fn name(id: &str) -> String {
-    format!("farfork-{id}")
+/// The `cgroupsPath` of a container whose bundle names none, in the cgroup `above` if there is one.
+pub fn name(id: &str, above: Option<&str>) -> String {
+    let above = above.map(|above| format!("{above}/")).unwrap_or_default();
+    format!("{above}farfork-{id}")
 }
 
 /// Notes where those of the container will be.
-pub fn note(bundle: &Path, id: &str) -> io::Result<()> {
-    let groups = cgroup::of_container(&name(id))?;
+pub fn note(bundle: &Path, id: &str, above: Option<&str>) -> io::Result<()> {
+    let groups = cgroup::of_container(&name(id, above))?;
     fs::write(bundle.join(FILE), serde_json::to_vec(&groups)?)
 }
 
@@ -84,9 +85,11 @@ mod tests {
     #[test]
     fn groups_are_noted_in_every_hierarchy() {
         let bundle = tempfile::tempdir().unwrap();
-        note(bundle.path(), "0123abcd").unwrap();
-        let groups = noted(bundle.path());
-        assert!(groups.iter().all(|group| group.ends_with("farfork-0123abcd")));
-        assert_eq!(groups, cgroup::of_container("farfork-0123abcd").unwrap());
+        for (above, name) in [(None, "farfork-0123abcd"), (Some("all"), "all/farfork-0123abcd")] {
+            note(bundle.path(), "0123abcd", above).unwrap();
+            let groups = noted(bundle.path());
+            assert!(groups.iter().all(|group| group.ends_with(name)));
+            assert_eq!(groups, cgroup::of_container(name).unwrap());
+        }
     }
 }

@@ -108,6 +108,7 @@ impl Ghosts {
             bundle: call.bundle.as_deref(),
             memory_bytes: call.memory_bytes,
             pids_limit: call.pids_limit,
+            group: call.group.as_deref(),
             tmpfs: &call.tmpfs,
             is_read_only: call.read_only,
         };

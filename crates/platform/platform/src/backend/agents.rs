@@ -15,11 +15,13 @@ use std::time::{Duration, Instant};
 use farfork_node::{NodeError, owner_lock, paths};
 use farfork_pool::Pool;
 use farfork_sys::cgroup::{MemoryGroup, OwnGroup};
+use farfork_sys::process_group::{ProcessCount, ProcessGroup};
 use farfork_sys::words;
 
 use super::agent::{self, Agent, LaunchSpec, PATIENCE, SurvivingAgent};
 use super::requests::{self, RequestClass};
 use super::{BackendError, Settings};
+use crate::confine;
 
 /// Period of the check whether agents live.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,6 +36,8 @@ pub struct Agents {
     pool: PathBuf,
     is_over: Arc<AtomicBool>,
     supervisor: Option<JoinHandle<()>>,
+    /// The cgroups of the nodes' instances, which lie in those of the nodes.
+    processes: BTreeMap<String, ProcessGroup>,
     /// The cgroups of the nodes, removed when this is dropped.
     budgets: Owned,
     /// The lock that shows agents that their platform lives.
@@ -50,12 +54,14 @@ impl Agents {
         let lock =
             owner_lock::hold(&agent::lock_path(&settings.state)).map_err(BackendError::Lock)?;
         let left = settle(settings, &budgets)?;
+        let processes = process_groups(settings, &budgets);
         let supervisor =
             AgentSupervisor { settings: settings.clone(), budgets: Arc::clone(&budgets), left };
         let over = Arc::clone(&is_over);
         let supervisor = Some(thread::spawn(move || supervisor.run(&over, &sender)));
         let (nodes, pool) = (Vec::new(), settings.pool.clone());
-        let mut agents = Agents { nodes, pool, is_over, supervisor, budgets, _lock: lock };
+        let mut agents =
+            Agents { nodes, pool, is_over, supervisor, processes, budgets, _lock: lock };
         for node in &settings.nodes {
             let failed = |reason| BackendError::Agent { node: node.clone(), reason };
             receiver
@@ -71,6 +77,12 @@ impl Agents {
     pub fn budgets(&self) -> Budgets {
         let group = |(node, group): (&String, &OwnGroup)| (node.clone(), MemoryGroup::clone(group));
         self.budgets.iter().map(group).collect()
+    }
+
+    /// What counts the processes of the nodes' instances.
+    pub fn processes(&self) -> ProcessCounts {
+        let count = |(node, group): (&String, &ProcessGroup)| (node.clone(), group.count());
+        self.processes.iter().map(count).collect()
     }
 
     /// Ends all instances and ghosts, and the agents.
@@ -119,6 +131,29 @@ pub type Budgets = BTreeMap<String, MemoryGroup>;
 /// The same cgroups as their owner holds them.
 type Owned = Arc<BTreeMap<String, OwnGroup>>;
 
+/// What counts the processes of each node's instances.
+pub type ProcessCounts = BTreeMap<String, ProcessCount>;
+
+/// Makes the cgroups of the nodes' instances, which limit their processes.
+fn process_groups(settings: &Settings, budgets: &Owned) -> BTreeMap<String, ProcessGroup> {
+    let all = confine::machine_processes().saturating_mul(settings.processes_permille) / 1000;
+    let most = (all / settings.nodes.len().max(1) as u64).max(confine::MOST_PIDS);
+    let make = |(node, budget): (&String, &OwnGroup)| {
+        let made = ProcessGroup::make(budget, &instances_group(node), most);
+        let made = made.inspect_err(|error| {
+            let error = words::of(error);
+            tracing::warn!(node, error, "the processes of all functions together are not limited");
+        });
+        Some((node.clone(), made.ok()?))
+    };
+    budgets.iter().filter_map(make).collect()
+}
+
+/// Name of the cgroup of a node's instances.
+pub fn instances_group(node: &str) -> String {
+    format!("{}-functions", group_name(node))
+}
+
 /// Makes the cgroups of the nodes.
 fn budgets(settings: &Settings) -> Result<Owned, BackendError> {
     let make = |node: &String| {
@@ -130,9 +165,13 @@ fn budgets(settings: &Settings) -> Result<Owned, BackendError> {
 
 /// The cgroup of a node, made if missing.
 fn group(node: &str) -> io::Result<OwnGroup> {
+    OwnGroup::make(&group_name(node))
+}
+
+fn group_name(node: &str) -> String {
     // Unique per directory of sockets, as one platform may run per directory.
     let socket = paths::socket(node).display().to_string();
-    OwnGroup::make(&format!("farfork{}", socket.replace('/', "-")))
+    format!("farfork{}", socket.replace('/', "-"))
 }
 
 /// Returns surviving agents that can be reused, and ends the others. Then sets the nodes' limits.

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
 use super::Inner;
+use super::agents::instances_group;
 use super::arrivals::{ArrivalWindow, Worth};
 use super::attached::{Ghost, ImageSpec};
 use super::requests::{RequestClass, connect};
@@ -115,9 +116,10 @@ impl Ghosts {
         turn
     }
 
-    /// The request for a ghost with this memory limit.
-    pub fn call(&self, memory_mb: u64) -> GhostCall {
+    /// The request for a ghost on a node with this memory limit.
+    pub fn call(&self, node: &str, memory_mb: u64) -> GhostCall {
         GhostCall {
+            group: Some(instances_group(node)),
             memory_bytes: Some(memory_mb << 20),
             pids_limit: Some(confine::MOST_PIDS),
             tmpfs: self.scratch.clone(),
@@ -308,7 +310,7 @@ impl Inner {
         for _ in 0..self.ghosts.lacking(node, memory_mb, found.memory) {
             let (inner, node) = (Arc::clone(self), node.to_owned());
             tokio::spawn(async move {
-                let call = inner.ghosts.call(memory_mb);
+                let call = inner.ghosts.call(&node, memory_mb);
                 let made = inner.make_later(&node, call, None).await;
                 inner.ghosts.made(&node, memory_mb, made);
             });
@@ -327,7 +329,8 @@ impl Inner {
                     name: wanted.name.clone(),
                     tiering: wanted.tiering,
                 };
-                let call = GhostCall { image: Some(image), ..inner.ghosts.call(wanted.memory_mb) };
+                let call = inner.ghosts.call(&node, wanted.memory_mb);
+                let call = GhostCall { image: Some(image), ..call };
                 let bytes = inner.attached.bytes(&node, &wanted);
                 let made = inner.make_later(&node, call, Some(bytes)).await;
                 let useless = inner.attached.made(&node, &wanted, made);

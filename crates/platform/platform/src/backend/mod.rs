@@ -45,13 +45,14 @@ use farfork_node::{NodeError, paths};
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
+use farfork_sys::process_group::ProcessCount;
 use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
     BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
 };
-pub use agents::{Agents, Budgets};
+pub use agents::{Agents, Budgets, ProcessCounts};
 use attached::Attached;
 pub use base::Python;
 use ghosts::Ghosts;
@@ -68,6 +69,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Period of measurements of nodes.
 const MEASURE: Duration = Duration::from_millis(100);
 
+/// Processes and threads that must be free for an instance to start.
+const PROCESSES_OF_START: u64 = 32;
+
 /// Prefix of ghosts' names where instances have names, too.
 const GHOST: &str = "ghost-";
 
@@ -82,6 +86,8 @@ pub struct Settings {
     pub nodes: Vec<String>,
     /// Bytes of memory that the instances of a node may take together.
     pub node_memory_bytes: u64,
+    /// Thousandths of this machine's processes that the instances of all nodes may have together.
+    pub processes_permille: u64,
     /// On each node, every how many clones of an image one is profiled, beginning with the first; 0
     /// for none. Hybrid tiering, promotion and attached ghosts learn about pages from these.
     pub profile_every: u32,
@@ -146,6 +152,7 @@ struct Inner {
     orphans: OrphanGhosts,
     connector: Connector,
     budgets: Budgets,
+    processes: ProcessCounts,
     advisor: Arc<Advisor>,
     /// The name of the base image, which is Python's action server.
     base: String,
@@ -156,7 +163,7 @@ impl Backend {
     /// need the files `needed` beside Python's.
     pub async fn begin(
         settings: Settings,
-        budgets: Budgets,
+        (budgets, processes): (Budgets, ProcessCounts),
         python: &Python,
         mut needed: Vec<PathBuf>,
         advisor: Arc<Advisor>,
@@ -177,6 +184,7 @@ impl Backend {
             ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
+            processes,
             base: python.image(),
             advisor,
             settings,
@@ -212,6 +220,24 @@ impl Inner {
             Some(Err(error)) => self.lost(node, &error),
             None => {}
         }
+    }
+
+    /// Whether another instance may have its processes on a node.
+    fn has_processes(&self, node: &str) -> bool {
+        let Some((has, most)) = self.processes.get(node).and_then(ProcessCount::read) else {
+            return true;
+        };
+        let has_room = has + PROCESSES_OF_START <= most;
+        if !has_room {
+            tracing::warn!(
+                node,
+                has,
+                most,
+                "functions have all processes that they may have together; no \
+                instance starts until some end (processes.all_permille in --policies)"
+            );
+        }
+        has_room
     }
 
     /// Changes the record of made images.
@@ -354,6 +380,10 @@ impl Nodes for Backend {
             let Some(reservation) = reservation else {
                 return Err(NodesError::Full { node: start.node });
             };
+            // Otherwise the start would fail, and the image be taken for the reason.
+            if !inner.has_processes(&start.node) {
+                return Err(NodesError::Full { node: start.node });
+            }
             inner.start(start, reservation).await
         })
     }

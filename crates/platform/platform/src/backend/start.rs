@@ -59,7 +59,7 @@ impl Inner {
         let call = Restore {
             pool: self.settings.pool.clone(),
             node: node.clone(),
-            fresh: self.ghosts.call(memory_mb),
+            fresh: self.ghosts.call(&node, memory_mb),
             tiering: start.tiering,
             name,
             cid,

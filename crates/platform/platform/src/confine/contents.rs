@@ -1,7 +1,7 @@
 //! The contents of a function's folder: the files of an archive, or a program.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Cursor, ErrorKind, Read};
+use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use super::FolderError;
-use super::folder::failed;
+use super::folder::{LEAST, Room, failed};
 
 /// Most bytes of an archive's files together.
 const MOST_BYTES: u64 = 512 << 20;
@@ -34,28 +34,29 @@ pub enum Contents<'c> {
 }
 
 impl Contents<'_> {
-    /// Writes the contents.
-    pub(super) fn write(self, into: &Path) -> Result<(), FolderError> {
+    /// Writes the contents, as far as there is room for them.
+    pub(super) fn write(self, into: &Path, room: Room) -> Result<(), FolderError> {
         match self {
             Contents::Archive(code) => {
                 let archive = STANDARD.decode(code).map_err(|error| wrong(&error))?;
-                unpack(&archive, into, MOST_FILES)
+                unpack(&archive, into, MOST_FILES, room)
             }
-            Contents::Program(code) => put_program(code, into),
+            Contents::Program(code) => put_program(code, into, room),
         }
     }
 }
 
-fn put_program(code: &str, into: &Path) -> Result<(), FolderError> {
+fn put_program(code: &str, into: &Path, room: Room) -> Result<(), FolderError> {
     let bytes = match code.starts_with("#!") {
         true => code.as_bytes().to_owned(),
         false => STANDARD.decode(code).map_err(|error| FolderError::Program(error.to_string()))?,
     };
     let program = into.join(PROGRAM);
     if !bytes.starts_with(ARCHIVE) {
+        Share::of(room)?.grow(0, bytes.len() as u64)?;
         fs::write(&program, bytes).map_err(failed("write", &program))?;
     } else {
-        unpack(&bytes, into, MOST_FILES)?;
+        unpack(&bytes, into, MOST_FILES, room)?;
         if !program.is_file() {
             return Err(FolderError::Program(format!(
                 "the archive has no file {PROGRAM} at its top to execute"
@@ -70,12 +71,13 @@ fn wrong(error: &impl ToString) -> FolderError {
     FolderError::Archive(error.to_string())
 }
 
-fn unpack(archive: &[u8], into: &Path, most_files: usize) -> Result<(), FolderError> {
+fn unpack(archive: &[u8], into: &Path, most_files: usize, room: Room) -> Result<(), FolderError> {
     let mut archive = ZipArchive::new(Cursor::new(archive)).map_err(|error| wrong(&error))?;
     if archive.len() > most_files {
         return Err(too_many());
     }
-    let mut unpacker = Unpacker { into, bytes_left: MOST_BYTES, files_left: most_files };
+    let share = Share::of(room)?;
+    let mut unpacker = Unpacker { into, bytes_left: MOST_BYTES, files_left: most_files, share };
     for index in 0..archive.len() {
         unpacker.unpack(&mut archive.by_index(index).map_err(|error| wrong(&error))?)?;
     }
@@ -108,6 +110,43 @@ fn shown(name: &str) -> String {
     name.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
+/// What is left of a group's room on the disk.
+struct Share {
+    room: Room,
+    /// What its folder takes, with all that is being written.
+    has: u64,
+}
+
+impl Share {
+    /// With a folder in it.
+    fn of(room: Room) -> Result<Share, FolderError> {
+        let mut share = Share { room, has: 0 };
+        share.grow(0, LEAST)?;
+        Ok(share)
+    }
+
+    /// Counts a file that has grown, before it is written.
+    fn grow(&mut self, from: u64, to: u64) -> Result<(), FolderError> {
+        let on_disk = |bytes: u64| bytes.next_multiple_of(LEAST);
+        self.has += on_disk(to) - on_disk(from);
+        let Room { most, taken } = self.room;
+        if taken.saturating_add(self.has) <= most {
+            return Ok(());
+        }
+        Err(wrong(&format!(
+            "its files do not fit; those of the namespace's other functions and versions take {taken} of \
+             {most} bytes: delete some, or make them smaller"
+        )))
+    }
+}
+
+/// Why a file of an archive is not written.
+enum Copying {
+    Error(io::Error),
+    TooLong,
+    NoRoom(FolderError),
+}
+
 /// Unpacks an archive.
 struct Unpacker<'u> {
     into: &'u Path,
@@ -115,6 +154,7 @@ struct Unpacker<'u> {
     bytes_left: u64,
     /// Files and directories that may still be made.
     files_left: usize,
+    share: Share,
 }
 
 impl Unpacker<'_> {
@@ -135,18 +175,41 @@ impl Unpacker<'_> {
         let is_program = file.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
         // Of two files with one name the later wins, as with every unpacker.
         let mut target = File::create(&path).map_err(odd("write", &path, &name))?;
-        // The sizes in the archive's headers are not trusted.
-        let copied = io::copy(&mut file.take(self.bytes_left + 1), &mut target);
-        let bytes = copied.map_err(|error| match error.kind() {
+        self.copy(file, &mut target).map_err(|error| match error {
             // Not the archive's fault.
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failed("write", &path)(error),
-            _ => refused(&words::of(&error)),
-        })?;
-        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
-            refused(&format!("the archive's files exceed {} MiB", MOST_BYTES >> 20))
+            Copying::Error(error)
+                if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                failed("write", &path)(error)
+            }
+            Copying::Error(error) => refused(&words::of(&error)),
+            Copying::TooLong => {
+                refused(&format!("the archive's files exceed {} MiB", MOST_BYTES >> 20))
+            }
+            Copying::NoRoom(error) => error,
         })?;
         let mode = if is_program { 0o755 } else { 0o644 };
         target.set_permissions(Permissions::from_mode(mode)).map_err(failed("open", &path))
+    }
+
+    /// Writes a file as far as it may. The sizes in the archive's headers are not trusted.
+    fn copy(&mut self, file: &mut impl Read, target: &mut File) -> Result<(), Copying> {
+        let mut bytes = vec![0; 64 << 10];
+        let mut has = 0;
+        // One that is empty takes room, too.
+        self.share.grow(0, LEAST).map_err(Copying::NoRoom)?;
+        loop {
+            let read = file.read(&mut bytes).map_err(Copying::Error)?;
+            if read == 0 {
+                return Ok(());
+            }
+            let left = self.bytes_left.checked_sub(read as u64);
+            self.bytes_left = left.ok_or(Copying::TooLong)?;
+            let next = has + read as u64;
+            self.share.grow(has.max(LEAST), next.max(LEAST)).map_err(Copying::NoRoom)?;
+            has = next;
+            target.write_all(&bytes[..read]).map_err(Copying::Error)?;
+        }
     }
 
     /// Makes a directory and its missing ancestors, for the entry `name`.
@@ -155,6 +218,7 @@ impl Unpacker<'_> {
         let missing: Vec<&Path> = above.take_while(|path| !path.is_dir()).collect();
         for path in missing.into_iter().rev() {
             self.count_one()?;
+            self.share.grow(0, LEAST)?;
             fs::create_dir(path).map_err(odd("make", path, name))?;
             // Independent of the platform's umask.
             fs::set_permissions(path, Permissions::from_mode(0o755))
@@ -172,9 +236,10 @@ impl Unpacker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;
+
+    const ROOM: Room = Room { most: u64::MAX, taken: 0 };
 
     /// An archive with files at these paths, or directories where a path ends in a slash.
     fn archive(paths: impl Iterator<Item = String>) -> Vec<u8> {
@@ -196,7 +261,7 @@ mod tests {
     /// Whether an archive is unpacked within the limit.
     fn is_taken(archive: &[u8], most_files: usize) -> bool {
         let into = tempfile::tempdir().unwrap();
-        match unpack(archive, into.path(), most_files) {
+        match unpack(archive, into.path(), most_files, ROOM) {
             Ok(()) => true,
             Err(refused) => {
                 assert!(refused.to_string().contains("files and directories"), "{refused}");
@@ -223,7 +288,7 @@ mod tests {
         ] {
             let into = tempfile::tempdir().unwrap();
             let archive = archive(paths.iter().map(|path| (*path).to_owned()));
-            match unpack(&archive, into.path(), MOST_FILES) {
+            match unpack(&archive, into.path(), MOST_FILES, ROOM) {
                 Err(FolderError::Archive(why)) => assert!(why.len() < 256, "{why}"),
                 other => panic!("{paths:?}: {other:?}"),
             }
@@ -231,7 +296,7 @@ mod tests {
         // Slashes in a row count as one.
         let into = tempfile::tempdir().unwrap();
         let archive = archive(["a//c", "b/./d"].map(str::to_owned).into_iter());
-        unpack(&archive, into.path(), MOST_FILES).unwrap();
+        unpack(&archive, into.path(), MOST_FILES, ROOM).unwrap();
         assert!(into.path().join("a/c").is_file() && into.path().join("b/d").is_file());
     }
 
@@ -245,5 +310,30 @@ mod tests {
         assert!(is_taken(&flat, 7) && !is_taken(&flat, 6));
         let named = archive(["d/", "d/d/", "d/d/file", "e/"].map(str::to_owned).into_iter());
         assert!(is_taken(&named, 4) && !is_taken(&named, 3));
+    }
+
+    #[test]
+    fn a_folder_never_takes_more_than_there_is_room_for() {
+        let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+        writer.add_directory("d/", SimpleFileOptions::default()).unwrap();
+        for name in ["d/empty", "d/large"] {
+            writer.start_file(name, SimpleFileOptions::default()).unwrap();
+        }
+        writer.write_all(&vec![7; 1 << 20]).unwrap();
+        let archive = writer.finish().unwrap().into_inner();
+        // The folder, a directory, an empty file, and the large one.
+        let exact = 3 * LEAST + (1 << 20);
+        for (most, taken, fits) in [(exact, 0, true), (exact - 1, 0, false), (exact + 9, 10, false)]
+        {
+            let into = tempfile::tempdir().unwrap();
+            let done = unpack(&archive, into.path(), MOST_FILES, Room { most, taken });
+            assert_eq!(done.is_ok(), fits, "{most} {taken}: {done:?}");
+            let large = into.path().join("d/large").metadata().unwrap().len();
+            assert!(large <= most - taken - 3 * LEAST, "{large} bytes were written");
+            if let Err(error) = done {
+                assert!(matches!(error, FolderError::Archive(_)), "{error}");
+                assert!(error.to_string().contains(&format!("{taken} of {most} bytes")), "{error}");
+            }
+        }
     }
 }

@@ -4,13 +4,13 @@
 //! A folder exists as long as its version: instances on all nodes, and clones of the function's
 //! image, read from it at the same path.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farfork_sys::words;
 
@@ -60,9 +60,10 @@ pub struct Folders {
     at: PathBuf,
     /// Most bytes of a group's folders.
     most_bytes: u64,
-    /// Bytes of folders, as far as known. Held while a folder gets its name, so that of two only
-    /// those are made for which there is room.
+    /// Bytes of folders, as far as known.
     sizes: Arc<Mutex<HashMap<OsString, u64>>>,
+    /// Each group's turn: what it unpacks at one time is one folder, for which there is room.
+    turns: Arc<Mutex<HashMap<u32, Arc<Mutex<()>>>>>,
 }
 
 impl Folders {
@@ -73,7 +74,12 @@ impl Folders {
             .map_err(failed("make", &at))?;
         match super::not_traversable(&at).map_err(failed("inspect", &at))? {
             Some(closed) => Err(FolderError::Closed { at, closed }),
-            None => Ok(Folders { at, most_bytes: u64::MAX, sizes: Arc::default() }),
+            None => Ok(Folders {
+                at,
+                most_bytes: u64::MAX,
+                sizes: Arc::default(),
+                turns: Arc::default(),
+            }),
         }
     }
 
@@ -94,26 +100,20 @@ impl Folders {
         if folder.exists() {
             return Ok(folder);
         }
+        let turn = Arc::clone(locked(&self.turns).entry(group).or_default());
+        let _turn = locked(&turn);
+        if folder.exists() {
+            // Another thread was faster.
+            return Ok(folder);
+        }
+        let taken = self.taken(group).map_err(failed("measure", &self.at))?;
+        let room = Room { most: self.most_bytes, taken };
         // Made under a unique name and renamed, so that an existing folder is always complete.
         let mut draft = tempfile::Builder::new();
         let draft =
             draft.prefix(".").permissions(Permissions::from_mode(0o700)).tempdir_in(&self.at);
         let draft = draft.map_err(failed("make a folder in", &self.at))?;
-        contents.write(draft.path())?;
-        let size = size(draft.path()).map_err(failed("measure", draft.path()))?;
-        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        if folder.exists() {
-            // Another thread was faster.
-            return Ok(folder);
-        }
-        let taken = self.taken(group, &mut sizes).map_err(failed("measure", &self.at))?;
-        let most = self.most_bytes;
-        if taken.saturating_add(size) > most {
-            return Err(FolderError::Archive(format!(
-                "its files take {size} bytes; those of the namespace's other functions and versions \
-                 take {taken} of {most} bytes: delete some, or make them smaller"
-            )));
-        }
+        contents.write(draft.path(), room)?;
         let opened = chown(draft.path(), None, Some(group))
             .and_then(|()| fs::set_permissions(draft.path(), Permissions::from_mode(0o750)))
             .and_then(|()| fs::rename(draft.path(), &folder));
@@ -125,9 +125,15 @@ impl Folders {
     }
 
     /// What the folders of a group take.
-    fn taken(&self, group: u32, sizes: &mut HashMap<OsString, u64>) -> io::Result<u64> {
+    fn taken(&self, group: u32) -> io::Result<u64> {
+        Ok(self.all_taken()?.remove(&group).unwrap_or(0))
+    }
+
+    /// What the folders of each group take, in bytes.
+    pub fn all_taken(&self) -> io::Result<BTreeMap<u32, u64>> {
+        let mut sizes = locked(&self.sizes);
         let mut known = HashMap::new();
-        let mut taken = 0;
+        let mut taken = BTreeMap::new();
         for entry in fs::read_dir(&self.at)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -136,17 +142,12 @@ impl Folders {
                 continue;
             }
             let Some(metadata) = is_there(entry.metadata())? else { continue };
-            if let Some(size) = sizes.get(&name) {
-                known.insert(name.clone(), *size);
-            }
-            if metadata.gid() == group {
-                let found = match known.get(&name) {
-                    Some(size) => Some(*size),
-                    None => is_there(size(&entry.path()))?,
-                };
-                taken += found.unwrap_or(0);
-                known.extend(found.map(|size| (name, size)));
-            }
+            let found = match sizes.get(&name) {
+                Some(size) => Some(*size),
+                None => is_there(size(&entry.path()))?,
+            };
+            *taken.entry(metadata.gid()).or_default() += found.unwrap_or(0);
+            known.extend(found.map(|size| (name, size)));
         }
         *sizes = known;
         Ok(taken)
@@ -181,6 +182,11 @@ impl Folders {
     }
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every step leaves what is in it valid.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A result about a file that may be removed at any time.
 fn is_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
@@ -189,9 +195,18 @@ fn is_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// What a directory takes of the disk. Empty files count, too.
+/// What a file or directory takes of the disk at least. Empty files count, too.
+pub(super) const LEAST: u64 = 4096;
+
+/// What a group may have on the disk, and what it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) most: u64,
+    pub(super) taken: u64,
+}
+
+/// What a directory takes of the disk.
 fn size(directory: &Path) -> io::Result<u64> {
-    const LEAST: u64 = 4096;
     let mut sum = LEAST;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

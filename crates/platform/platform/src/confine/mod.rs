@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use farfork_sys::process_group;
 use serde_json::{Value, json};
 
 pub use contents::{Contents, PROGRAM};
@@ -49,11 +50,17 @@ pub fn document(user: u32) -> Value {
 /// Processes and threads of a namespace's functions together: a quarter of what the machine has, so that one
 /// namespace does not take them all.
 fn processes_of_user() -> u64 {
+    machine_processes() / 4
+}
+
+/// Processes and threads that there can be here: on the machine, and in the platform's cgroup.
+pub fn machine_processes() -> u64 {
     let limit = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         text.trim().parse().unwrap_or(LEAST_MACHINE_PIDS)
     };
-    limit("pid_max").min(limit("threads-max")) / 4
+    let machine = limit("pid_max").min(limit("threads-max"));
+    process_group::limit_above().map_or(machine, |group| group.min(machine))
 }
 
 /// The first of a directory and its ancestors that users of functions may not traverse.

@@ -99,7 +99,7 @@ impl Platform {
     ) -> Result<Arc<Platform>, StoreError> {
         let fleet = Arc::<Fleet>::default();
         let shared = Arc::new(Shared {
-            metrics: Metrics::new(&nodes, &fleet, &advisor).of_disk(&store),
+            metrics: Metrics::new(&nodes, &fleet, &advisor).of_disk(&store, &folders),
             store,
             nodes,
             advisor,

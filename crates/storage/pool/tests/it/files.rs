@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 
-use farfork_pool::{Finding, ImageFile, Pool, PoolError, Quota};
+use farfork_pool::{Finding, ImageFile, Medium, Pool, PoolError, Quota};
 use farfork_types::{CHUNK_BYTES, Cid};
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -228,7 +228,7 @@ fn what_takes_the_place_of_an_image_is_an_error_or_another_image() {
     ];
     for (what, make) in makers {
         let error = harm(&|path| replace(path, make)).unwrap_err();
-        assert!(matches!(error, PoolError::Io { .. }), "{what}: {error}");
+        assert!(matches!(error, PoolError::Misplaced { .. }), "{what}: {error}");
     }
     let other = |path: &Path| {
         fs::write(path, "other").unwrap();
@@ -481,4 +481,114 @@ fn policy_of(file: &fs::File) -> String {
     let maps = fs::read_to_string("/proc/self/numa_maps").unwrap();
     let line = maps.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
     line.split(' ').next().unwrap().to_owned()
+}
+
+/// Lets a superblock name another medium, as if the pool had been made there.
+fn made_on(place: &Place, medium: u32) {
+    let block = place.file("superblock");
+    let mut bytes = fs::read(&block).unwrap();
+    bytes[48..52].copy_from_slice(&medium.to_le_bytes());
+    bytes[12..16].fill(0);
+    let sum = crc32c::crc32c(&bytes);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&block, &bytes).unwrap();
+}
+
+/// Numbers of media in a superblock.
+const TMPFS: u32 = 1;
+const HUGETLBFS: u32 = 2;
+const DAX: u32 = 3;
+const OTHER: u32 = 4;
+
+#[test]
+fn a_copy_of_a_pool_on_another_medium_is_refused() {
+    let place = Place::plain();
+    let pool = place.pool();
+    let found = pool.medium();
+    let own = if found == Medium::Tmpfs { TMPFS } else { OTHER };
+    let strange = [TMPFS, HUGETLBFS, DAX, OTHER, 9].into_iter().filter(|medium| match own {
+        TMPFS => *medium != TMPFS,
+        _ => ![DAX, OTHER].contains(medium),
+    });
+    for medium in strange {
+        made_on(&place, medium);
+        let error = open_error(&place.path());
+        assert!(matches!(error, PoolError::OtherMedium { .. }), "{medium}: {error}");
+        let words = error.to_string();
+        let named = words.contains(place.path().to_str().unwrap()) && words.contains("export");
+        assert!(named, "{words}");
+    }
+    made_on(&place, own);
+    assert_eq!(Pool::open(&place.path()).unwrap().uuid(), pool.uuid());
+}
+
+#[test]
+fn a_dax_pool_that_is_mounted_without_dax_keeps_removed_images_for_pins() {
+    let place = Place::plain();
+    let pool = place.pool();
+    if pool.medium() != Medium::Other {
+        return println!("skipped: temporary files lie on {:?}", pool.medium());
+    }
+    assert!(!pool.is_shared_by_kernels() && pool.info().unwrap().notes.is_empty());
+    made_on(&place, DAX);
+    let pool = Pool::open(&place.path()).unwrap();
+    assert!(pool.is_shared_by_kernels());
+    let notes = pool.info().unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("mounted without DAX")), "{notes:?}");
+    let row = register(&pool, "n");
+    let cid = publish(&pool, 1, 7);
+    pool.pin(&row, cid).unwrap();
+    pool.remove(cid).unwrap();
+    assert_eq!(place.list("removed"), [cid.to_string()]);
+    pool.unpin(&row, cid).unwrap();
+    assert_eq!(place.list("removed"), [""; 0]);
+}
+
+#[test]
+fn what_stands_in_the_place_of_a_file_of_the_pool_is_named() {
+    let place = Place::new();
+    let pool = place.pool();
+    let cid = publish_for(Some(USER), &pool, 1, 7).unwrap();
+    let quota = Quota { bytes: 1 << 40, images: 9 };
+    pool.set_quota(USER, quota).unwrap();
+    pool.add_users_bits(cid, &bits(&[1], &[], &[])).unwrap();
+    let row_file = pins(&pool, "n");
+    let node = format!("nodes/{}", register(&pool, "n").id());
+    let table = format!("tables/{cid}/users");
+    let demand = |what: &str, name: &str, done: Result<(), PoolError>| {
+        let error = done.expect_err(what);
+        assert!(matches!(error, PoolError::Misplaced { .. }), "{what}: {error}");
+        let words = error.to_string();
+        let path = place.file(name);
+        assert!(words.contains(path.to_str().unwrap()), "{what}: {words}");
+        assert!(words.contains("is a directory") && words.contains("pool check"), "{words}");
+        let found = pool.check().unwrap();
+        assert!(found.findings.contains(&Finding::Stray { name: name.to_owned() }), "{found:?}");
+        assert!(path.join("precious").exists(), "{what}");
+    };
+    for name in [&node, &table, &"users/amy/quota".to_owned()] {
+        let (path, aside) = (place.file(name), place.file("aside"));
+        fs::rename(&path, &aside).unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("precious"), "x").unwrap();
+        if *name == node {
+            demand("register", name, pool.register_node("n", &row_file).map(drop));
+            demand("info", name, pool.info().map(drop));
+        } else if *name == table {
+            demand("read", name, pool.access(cid).map(drop));
+            demand("write", name, pool.add_users_bits(cid, &bits(&[2], &[], &[])));
+        } else {
+            demand("read", name, pool.quota(USER).map(drop));
+            demand("write", name, pool.set_quota(USER, quota));
+            demand("publish", name, publish_for(Some(USER), &pool, 1, 7).map(drop));
+            assert!(pool.info().unwrap().notes.iter().any(|note| note.contains("quota")));
+        }
+        fs::remove_file(path.join("precious")).unwrap();
+        fs::remove_dir(&path).unwrap();
+        fs::rename(&aside, &path).unwrap();
+        assert_eq!(pool.check().unwrap().findings, [], "{name}");
+    }
+    fs::write(place.file("users/bob"), "x").unwrap();
+    let error = pool.set_quota("bob", quota).unwrap_err();
+    assert!(matches!(error, PoolError::Misplaced { found: "a file", .. }), "{error}");
 }

@@ -8,23 +8,34 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
 use super::{gauge, signed};
+use crate::confine::{self, Folders};
 use crate::store::Store;
 
-/// Asks the store.
+/// Asks the store, and looks at the folders of functions.
 #[derive(Debug)]
-pub struct DiskGauges(pub Arc<dyn Store>);
+pub struct DiskGauges {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The unpacked files of functions.
+    pub folders: Folders,
+}
 
 impl Collector for DiskGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // If the store fails, other metrics are still shown.
-        let all = self.0.disk_usage().unwrap_or_default();
+        let all = self.store.disk_usage().unwrap_or_default();
+        let unpacked = self.folders.all_taken().unwrap_or_default();
         if all.is_empty() {
             return Ok(());
         }
-        let about = ("farfork_namespace_disk", "What a namespace's code and records take.");
+        let about = ("farfork_namespace_disk", "What a namespace takes of the disk.");
         let mut family = gauge(&mut encoder, about, Some(&Unit::Bytes))?;
         for (namespace, usage) in &all {
-            for (kind, bytes) in [("code", usage.code_bytes), ("records", usage.record_bytes)] {
+            let number = self.store.number(namespace).map(confine::user);
+            let files = number.ok().and_then(|user| unpacked.get(&user)).copied().unwrap_or(0);
+            let kinds =
+                [("code", usage.code_bytes), ("unpacked", files), ("records", usage.record_bytes)];
+            for (kind, bytes) in kinds {
                 let labels = [("namespace", namespace.as_str()), ("kind", kind)];
                 family.encode_family(&labels)?.encode_gauge(&signed(bytes))?;
             }

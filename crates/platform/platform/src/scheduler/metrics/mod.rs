@@ -33,6 +33,7 @@ use super::fleet::Fleet;
 use super::nodes::Nodes;
 use super::snapshot::Snapshot;
 use crate::api::{Outcome, StartKind};
+use crate::confine::Folders;
 use crate::store::Store;
 use disk::DiskGauges;
 pub use functions::{FunctionCounters, Functions};
@@ -79,8 +80,9 @@ impl Metrics {
     }
 
     /// Adds what namespaces take of the disk.
-    pub fn of_disk(mut self, store: &Arc<dyn Store>) -> Metrics {
-        self.registry.register_collector(Box::new(DiskGauges(Arc::clone(store))));
+    pub fn of_disk(mut self, store: &Arc<dyn Store>, folders: &Folders) -> Metrics {
+        let gauges = DiskGauges { store: Arc::clone(store), folders: folders.clone() };
+        self.registry.register_collector(Box::new(gauges));
         self
     }
 
