@@ -47,6 +47,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         .env(&[("KIND", "rights")])
         .refused(&["made with that capability"]),
     Program::c("refuse_hugetlb").refused(&["huge pages of hugetlbfs"]),
+    Program::c("refuse_region").refused(&["region of objects", "ff_close"]),
     Program::c("refuse_window").refused(&["where farfork keeps its own code"]),
     Program::c("refuse_userfaultfd").refused(&["fd 3"]),
     Program::c("refuse_own_tmpfs").refused(&["tmpfs mounted on"]),

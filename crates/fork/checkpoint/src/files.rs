@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use farfork::layout;
 use farfork_image::model::FileStamp;
 
 use crate::maps::Mapping;
@@ -14,6 +15,8 @@ use crate::refuse::{Cause, causes};
 pub struct MappedFiles {
     pid: i32,
     known: HashMap<PathBuf, Known>,
+    /// Whether files that are mapped shared are regions of objects.
+    regions: HashMap<PathBuf, bool>,
 }
 
 struct Known {
@@ -24,7 +27,7 @@ struct Known {
 impl MappedFiles {
     /// Nothing looked at yet.
     pub fn new(pid: i32) -> MappedFiles {
-        MappedFiles { pid, known: HashMap::new() }
+        MappedFiles { pid, known: HashMap::new(), regions: HashMap::new() }
     }
 
     /// The stamp of the file that a mapping shows; none for memory, and for devices that are
@@ -41,12 +44,25 @@ impl MappedFiles {
         let known = &self.known[&path];
         match self.mapped(mapping) {
             Some(mapped) if mapped != known.file => Err(causes::memory::FILE_REPLACED),
-            _ => Ok(known.stamp.clone()),
+            _ if mapping.is_shared && known.stamp.is_some() && self.is_region(&path) => {
+                Err(causes::memory::OBJECTS_REGION)
+            }
+            _ => Ok(self.known[&path].stamp.clone()),
         }
     }
 
+    fn is_region(&mut self, path: &Path) -> bool {
+        let at = self.inside(path);
+        *self.regions.entry(path.to_owned()).or_insert_with(|| begins_as_region(&at))
+    }
+
+    /// The path by which this process finds what the other one calls `path`.
+    fn inside(&self, path: &Path) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()))
+    }
+
     fn look_at(&self, path: &Path) -> Result<Known, &'static Cause> {
-        let at = PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()));
+        let at = self.inside(path);
         let found = fs::metadata(&at).map_err(|_| causes::memory::FILE_GONE)?;
         let stamp = found.is_file().then(|| FileStamp::from_metadata(path, &found, &at));
         Ok(Known { file: identity(&found), stamp })
@@ -58,6 +74,12 @@ impl MappedFiles {
         let found = fs::metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
         found.ok().map(|found| identity(&found))
     }
+}
+
+fn begins_as_region(at: &Path) -> bool {
+    let mut magic = [0; layout::MAGIC.len()];
+    let read = fs::File::open(at).and_then(|file| file.read_exact_at(&mut magic, 0));
+    read.is_ok() && magic == *layout::MAGIC
 }
 
 /// File systems of the kernel's own, whose files have neither a size nor a time that means anything.

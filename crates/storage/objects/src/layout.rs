@@ -50,7 +50,8 @@ pub const LARGEST_BYTES: u64 = 128 << 30;
 pub const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
-const MAGIC: &[u8; 8] = b"FFREGION";
+/// First bytes of a region.
+pub const MAGIC: &[u8; 8] = b"FFREGION";
 const CHECKSUM_AT: usize = HEADER_BYTES - 4;
 
 const CLIENTS_AT: usize = 4096;

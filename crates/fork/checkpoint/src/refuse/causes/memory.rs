@@ -67,6 +67,12 @@ causes! {
         why: "another process has the same memory, and a clone would get a copy",
         remedy: "unmap or close it in one of them before the checkpoint",
     }
+    OBJECTS_REGION {
+        what: "region of objects",
+        why: "it is a region of objects, and clones would all be the same client of it",
+        remedy: "close it before the checkpoint (ff_close, in a hook before_checkpoint) and open it \
+            after the restore",
+    }
     FILE_REPLACED {
         what: "mapped file that another has replaced or hides",
         why: "another file has its name now",
