@@ -116,6 +116,12 @@ impl Line {
     }
 }
 
+/// The secret of `key` under another name.
+fn named(mut key: RegionKey, id: u128, generation: u32) -> RegionKey {
+    (key.id, key.generation) = (id, generation);
+    key
+}
+
 const MB: u64 = 1 << 20;
 
 pub fn reads_what_is_there(bed: &dyn Bed) {
@@ -160,14 +166,14 @@ pub fn many_threads(bed: &dyn Bed) {
 
 pub fn wrong_keys_read_nothing(bed: &dyn Bed) {
     let line = line(bed, MB, 16 * MB);
-    let other_line = line.regions.register(Arc::new(vec![7; 5000])).unwrap();
+    let other = line.regions.register(Arc::new(vec![7; 5000])).unwrap();
     let with = |key| Segment { key, offset: 0, bytes: 100 };
     // A foreign secret under the right name, and a name that does not exist.
-    let forged = RegionKey { id: line.key.id, ..other_line };
+    let forged = named(other, line.key.id, line.key.generation);
     assert_eq!(line.refusal(with(forged)), Refusal::WrongKey);
-    let unknown = RegionKey { id: line.key.id ^ 1, ..line.key };
+    let unknown = named(line.key, line.key.id ^ 1, line.key.generation);
     assert_eq!(line.refusal(with(unknown)), Refusal::UnknownRegion);
-    let next = RegionKey { generation: line.key.generation + 1, ..line.key };
+    let next = named(line.key, line.key.id, line.key.generation + 1);
     assert_eq!(line.refusal(with(next)), Refusal::StaleKey);
     assert_eq!(line.numbers.reads(), 0);
     line.check(&[line.segment(0, 100)]);
@@ -180,7 +186,7 @@ pub fn revoked_keys_read_nothing(bed: &dyn Bed) {
     let reads = line.numbers.reads();
     assert_eq!(line.refusal(line.segment(0, 100)), Refusal::StaleKey);
     // The new generation with the old secret.
-    let guessed = RegionKey { generation: new.generation, ..line.key };
+    let guessed = named(line.key, line.key.id, new.generation);
     let guessed = Segment { key: guessed, ..line.segment(0, 100) };
     assert_eq!(line.refusal(guessed), Refusal::WrongKey);
     assert_eq!(line.numbers.reads(), reads);

@@ -77,7 +77,7 @@ impl Bench {
     fn through(&self, requests: Change, answers: Change) -> Vec<FabricError> {
         let proxy = Proxy::start(self.server.address(), requests, answers);
         let fabric = self.connect(proxy.address).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_millis(400);
         let mut errors = Vec::new();
         for _ in 0..2 {
             let segments = self.segments();
