@@ -22,7 +22,8 @@ pub struct Found {
     pub cid: [u8; 16],
     /// Length of its file.
     pub bytes: u64,
-    pub created_unix_s: u64,
+    /// When its file was written last, in nanoseconds since 1970. Images are never written to again.
+    pub modified_unix_ns: u64,
     /// [`RegionKey::to_bytes`].
     key: Vec<u8>,
 }
@@ -31,8 +32,8 @@ pub struct Found {
 pub type PageRange = (u64, u64);
 
 impl Found {
-    pub fn new(cid: Cid, bytes: u64, created_unix_s: u64, key: RegionKey) -> Found {
-        Found { cid: cid.to_bytes(), bytes, created_unix_s, key: key.to_bytes().to_vec() }
+    pub fn new(cid: Cid, bytes: u64, modified_unix_ns: u64, key: RegionKey) -> Found {
+        Found { cid: cid.to_bytes(), bytes, modified_unix_ns, key: key.to_bytes().to_vec() }
     }
 
     pub fn key(&self) -> Option<RegionKey> {
