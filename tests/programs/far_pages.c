@@ -10,12 +10,12 @@ static uint64_t word(size_t page, size_t at) {
     return (page * 512 + at + 1) * 0x9e3779b97f4a7c15UL;
 }
 
-static void fill(uint64_t *memory) {
+static void lay_out(uint64_t *memory) {
     for (size_t page = 0; page < PAGES; page++)
         for (size_t at = 0; at < 512; at++) memory[page * 512 + at] = word(page, at);
 }
 
-static void verify(const uint64_t *memory, size_t from, size_t step) {
+static void verify_words(const uint64_t *memory, size_t from, size_t step) {
     for (size_t page = from; page < PAGES; page += step)
         for (size_t at = 0; at < 512; at++)
             CHECK(memory[page * 512 + at] == word(page, at), "page %zu word %zu: saw %lx", page, at,
@@ -26,13 +26,13 @@ static void pass_to_kernel(const uint64_t *memory, size_t page) {
     int ends[2];
     CHECK(pipe(ends) == 0, "expected a pipe, saw %s", strerror(errno));
     ssize_t written = write(ends[1], memory + page * 512, 64);
-    note("write %s", written == 64 ? "done" : strerrorname_np(errno));
+    note("write %zd %d", written, written < 0 ? errno : 0);
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0, "expected both ends closed");
 }
 
 int main(void) {
     uint64_t *memory = (uint64_t *)anonymous(PAGES * PAGE);
-    fill(memory);
+    lay_out(memory);
     CHECK(write(1, "READY\n", 6) == 6, "expected to write READY");
     char command = 0;
     for (size_t next = 1; read(0, &command, 1) == 1 && command != '\n';
@@ -46,10 +46,10 @@ int main(void) {
     pid_t child = fork();
     CHECK(child >= 0, "expected a child, saw %s", strerror(errno));
     if (child == 0) {
-        verify(memory, 0, 2);
+        verify_words(memory, 0, 2);
         _exit(0);
     }
-    verify(memory, 1, 2);
+    verify_words(memory, 1, 2);
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "expected the child to end with 0, saw %x",
           status);

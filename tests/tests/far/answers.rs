@@ -27,13 +27,13 @@ fn on_demand() -> Outcome {
     let mut bed = Bed::set("on-demand")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
-    let mut first = bed.clone(&image, &["--no-prefetch"])?;
-    testbed::eventually("the restore", || Ok(bed.fetched().is_ok_and(|(fetched, _)| fetched > 0)))?;
+    let (mut first, pid) = bed.detached(&image, &["--no-prefetch"])?;
     let (fetched, bytes) = bed.fetched()?;
-    demand(fetched < bytes / 4, "a part to be fetched", &(fetched, bytes))?;
-    first.must_pass()?;
+    demand(0 < fetched && fetched < bytes / 4, "a part to be fetched", &(fetched, bytes))?;
+    first.send_byte();
+    bed.must_pass(pid)?;
     let (all, _) = bed.fetched()?;
-    demand(all >= bytes * 9 / 10, "all to be fetched", &(all, bytes))?;
+    demand(all >= 32 << 20, "all of the program's memory to be fetched", &(all, bytes))?;
     // Nothing is fetched twice: not by a second clone, and not by several at once.
     let others =
         (0..3).map(|_| bed.clone(&image, &["--no-prefetch"])).collect::<Outcome<Vec<_>>>()?;
@@ -57,13 +57,13 @@ fn prefetched() -> Outcome {
     // From here on the server is not needed.
     bed.signal_server(Signal::SIGKILL)?;
     clone.send_byte();
-    let (end, _) = bed.wait(pid)?;
-    demand(end["status"] == 0, "a clone that passes", &end)
+    bed.must_pass(pid)
 }
 
 fn python() -> Outcome {
     let mut bed = Bed::set("python")?;
-    let image = bed.image(&Program::of("rt_python", Source::Script("python3", &[], "rt_python.py")))?;
+    let image =
+        bed.image(&Program::of("rt_python", Source::Script("python3", &[], "rt_python.py")))?;
     bed.serve()?;
     bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
     bed.clone(&image, &[])?.must_pass()
@@ -73,37 +73,37 @@ fn server_started_anew() -> Outcome {
     let mut bed = Bed::set("anew")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
-    let mut running = bed.clone(&image, &["--no-prefetch"])?;
-    testbed::eventually("the restore", || Ok(bed.fetched().is_ok_and(|(fetched, _)| fetched > 0)))?;
+    let (mut running, pid) = bed.detached(&image, &["--no-prefetch"])?;
     bed.signal_server(Signal::SIGKILL)?;
     bed.serve()?;
     bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
-    running.must_pass()
+    running.send_byte();
+    bed.must_pass(pid)
 }
 
 fn removed_image() -> Outcome {
     let mut bed = Bed::set("removed")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
-    let mut running = bed.clone(&image, &["--no-prefetch"])?;
-    testbed::eventually("the restore", || Ok(bed.fetched().is_ok_and(|(fetched, _)| fetched > 0)))?;
+    let (mut running, pid) = bed.detached(&image, &["--no-prefetch"])?;
     farfork_tests::farfork::forget(&bed.pool, &image)?;
     let said = bed.refused(bed.restore(&image, &[])?)?;
     demand(said.contains("it has no image far/removed"), "no such image", &said)?;
     demand(said.contains(bed.address()), "the address", &said)?;
     // The server has its file open.
-    running.must_pass()
+    running.send_byte();
+    bed.must_pass(pid)
 }
 
 fn unmounted() -> Outcome {
     let mut bed = Bed::set("unmounted")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
-    let mut clone = bed.clone(&image, &["--no-prefetch"])?;
-    testbed::eventually("the restore", || Ok(bed.fetched().is_ok_and(|(fetched, _)| fetched > 0)))?;
+    let (mut clone, pid) = bed.detached(&image, &["--no-prefetch"])?;
     let said = bed.refused(bed.unmount()?)?;
     demand(said.contains("end the clones"), "a refusal", &said)?;
-    clone.must_pass()?;
+    clone.send_byte();
+    bed.must_pass(pid)?;
     testbed::eventually("the unmount", || {
         Ok(farfork_tests::farfork::run(bed.unmount()?)?.status.success())
     })?;

@@ -191,6 +191,15 @@ impl Bed {
         Ok((end, took))
     }
 
+    /// Demands that a clone ends with status 0.
+    pub fn must_pass(&self, pid: i32) -> Outcome {
+        let (end, _) = self.wait(pid)?;
+        match end["status"] == 0 {
+            true => Ok(()),
+            false => Err(Trouble::during("a clone that should pass", end)),
+        }
+    }
+
     /// A command that is expected to fail; what it printed.
     pub fn refused(&self, mut command: Command) -> Outcome<String> {
         let output: Output = farfork::run({
@@ -219,8 +228,11 @@ impl Bed {
     /// Bytes fetched of the first image, and its length.
     pub fn fetched(&self) -> Outcome<(u64, u64)> {
         let image = self.status()?["images"][0].clone();
-        let number = |of: &str| image[of].as_u64().unwrap_or(u64::MAX);
-        Ok((number("fetched_bytes"), number("bytes")))
+        let number = |of: &str| {
+            let none = || Trouble::during("far status", format!("no {of}"));
+            image[of].as_u64().ok_or_else(none)
+        };
+        Ok((number("fetched_bytes")?, number("bytes")?))
     }
 
     /// The far process.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use farfork_tests::driver::Tests;
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, testbed};
+use farfork_tests::{Outcome, Trouble};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -91,9 +91,12 @@ fn cable_cut() -> Outcome {
 fn system_call() -> Outcome {
     let mut bed = Bed::set("call")?;
     let (mut clone, _, _) = scene(&mut bed)?;
+    // With all the code that it needs for the second call.
+    clone.send(b"f");
+    clone.await_line("NOTE write 64 0")?;
     bed.signal_server(Signal::SIGKILL)?;
     clone.send(b"f");
-    clone.await_line("NOTE write EFAULT")
+    clone.await_line(&format!("NOTE write -1 {}", nix::errno::Errno::EFAULT as i32))
 }
 
 fn clone_killed_while_it_waits() -> Outcome {
