@@ -13,8 +13,9 @@ use rustix::io::Errno;
 
 use crate::error::{Misplaced, PoolError};
 use crate::failpoint::step;
-use crate::layout::NEW;
+use crate::layout::{IMAGES, NEW};
 use crate::lock::{self, HeldLock, LockByte};
+use crate::media::Medium;
 
 /// The directory of a pool.
 #[derive(Debug)]
@@ -86,6 +87,22 @@ impl Directory {
     ) -> impl FnOnce(io::Error) -> PoolError + use<> {
         let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
         move |source| PoolError::of(doing, path, source)
+    }
+
+    /// What its images lie on: what the pool does, or a mount of their own, such as far memory.
+    pub(crate) fn medium_of_images(&self, own: Medium) -> Result<Medium, PoolError> {
+        let failed = || self.failed("look at", IMAGES);
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let images = rustix::fs::openat(&self.fd, IMAGES, flags, Mode::empty());
+        let device = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|found| found.st_dev);
+        let look = || -> Result<Medium, io::Error> {
+            let images = images?;
+            match device(&images)? == rustix::fs::fstat(&self.fd)?.st_dev {
+                true => Ok(own),
+                false => Medium::under(images),
+            }
+        };
+        look().map_err(failed())
     }
 
     /// What is known of the directory itself, and of the one above it.

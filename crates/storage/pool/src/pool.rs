@@ -136,9 +136,10 @@ impl Pool {
         demand_private(&directory)?;
         let (block, superblock) = Superblock::load(&directory)?;
         let look = || directory.failed("look at", "");
-        let medium = Medium::of_pool(directory.fd(), &superblock).map_err(look())?;
-        medium.suits(path)?;
-        let is_shared = block.shares(directory.path(), medium)?;
+        let made_on = Medium::of_pool(directory.fd(), &superblock).map_err(look())?;
+        made_on.suits(path)?;
+        let is_shared = block.shares(directory.path(), made_on)?;
+        let medium = directory.medium_of_images(made_on)?;
         let (own, above) = directory.look_around().map_err(look())?;
         let account = Account::of(block.uuid, medium);
         Ok(Pool {

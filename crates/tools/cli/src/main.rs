@@ -8,6 +8,7 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod far;
 mod generate;
 mod ghost;
 mod help;
@@ -68,6 +69,9 @@ enum Command {
     Checkpoint(checkpoint::Args),
     /// Start clones of an image.
     Restore(restore::Args),
+    /// Serve images to other nodes, and look at those of other nodes.
+    #[command(subcommand)]
+    Far(far::Command),
     /// Wait until a clone exits, and exit with its status.
     Wait(clones::WaitArgs),
     /// Send a signal to a clone.
@@ -127,6 +131,7 @@ fn main() -> ExitCode {
         Command::Region(command) => region::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Far(command) => far::run(&command),
         Command::Wait(args) => clones::wait(&args),
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),

@@ -13,6 +13,7 @@ use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
 use serde::Serialize;
 
+use crate::far::{FarArgs, FarPool};
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
@@ -23,6 +24,8 @@ use crate::{CommandResult, clones, error_text, node, size, usage_error};
 pub(crate) struct Args {
     #[command(flatten)]
     pool: PoolArg,
+    #[command(flatten)]
+    far: FarArgs,
     /// Name or id of the image.
     image: String,
     /// Number of clones. All of them start, or none.
@@ -95,8 +98,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             "--ghost and --pid-mode same exclude each other: a ghost has a PID namespace of its own",
         ));
     }
-    let path = args.pool.path()?;
-    let cid = resolve(&Pool::open(&path)?, &args.image)?;
+    let (path, cid) = match args.far.find(&args.image)? {
+        Some(FarPool { path, cid }) => (path, cid),
+        None => {
+            let path = args.pool.path()?;
+            let cid = resolve(&Pool::open(&path)?, &args.image)?;
+            (path, cid)
+        }
+    };
     let call = RestoreCall {
         pool: path,
         cid: cid.to_string(),
