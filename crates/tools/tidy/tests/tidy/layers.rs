@@ -9,7 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["types", "caches"],
     &["sys", "policy"],
     &["plan", "caches-qemu"],
-    &["restorer", "pool", "objects"],
+    &["restorer", "pool", "objects", "fabric"],
     &["image"],
     &["pages"],
     &["checkpoint", "restore", "doctor"],
