@@ -29,6 +29,7 @@ mod reference;
 mod region;
 mod replay;
 mod restore;
+mod seeds;
 mod serve;
 mod sim;
 mod size;
@@ -68,6 +69,15 @@ enum Command {
     Checkpoint(checkpoint::Args),
     /// Start clones of an image.
     Restore(restore::Args),
+    /// Prepare a running process to be forked on any node, and print the handle of its seed.
+    Prepare(seeds::PrepareArgs),
+    /// End a seed: no clone starts from it any more.
+    Reclaim(seeds::ReclaimArgs),
+    /// List the seeds of this machine.
+    Seeds(seeds::ListArgs),
+    /// Keep a seed. Started by prepare.
+    #[command(hide = true)]
+    SeedKeeper(seeds::KeeperArgs),
     /// Wait until a clone exits, and exit with its status.
     Wait(clones::WaitArgs),
     /// Send a signal to a clone.
@@ -127,6 +137,10 @@ fn main() -> ExitCode {
         Command::Region(command) => region::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Prepare(args) => seeds::prepare(&args),
+        Command::Reclaim(args) => seeds::reclaim(&args),
+        Command::Seeds(args) => seeds::list(&args),
+        Command::SeedKeeper(args) => seeds::keep(&args),
         Command::Wait(args) => clones::wait(&args),
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),

@@ -1,0 +1,321 @@
+//! The keeper of one seed: a process that prepares, traces the shadow, serves its pages and ends it.
+//!
+//! ```text
+//!  listen ─► prepare ─► serve ─► report ─► wait ──► close ─► wait for nodes ─► end ─► say why, a while
+//!                                           ├ reclaimed      (a limit)
+//!                                           ├ expired
+//!                                           └ shadow killed ─────────────────► end
+//! ```
+//! MITOSIS (§5.1) keeps descriptors in the parent's kernel, until the platform frees them. Here a process
+//! stands for the kernel: the thread that traces the shadow has to live as long as that, and its death,
+//! however it comes, takes the shadow along.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farfork_checkpoint::{Prepared, Shadow, prepare};
+use farfork_fabric::tcp::{Server, ServerSettings, Service};
+use farfork_fabric::{RegionKey, Regions};
+use farfork_image::store::Descriptor;
+use farfork_types::Cid;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
+
+use crate::address;
+use crate::error::SeedError;
+use crate::handle::Handle;
+use crate::protocol::{Found, Reclaimed, Request};
+use crate::region::SeedRegion;
+use crate::seed::{Phase, Seed};
+use crate::served::ServedSeed;
+use crate::status::{Status, StatusSocket};
+
+/// What is kept, and for how long.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The process.
+    pub pid: i32,
+    /// Where to listen; any port of the machine's address towards others without it.
+    pub listen: Option<SocketAddr>,
+    /// How long the seed lives.
+    pub expires: Duration,
+    /// How long a seed that has expired waits for clones that may still fetch pages.
+    pub grace: Duration,
+    /// Directory in which keepers report.
+    pub directory: PathBuf,
+    /// When the user asked.
+    pub requested: Instant,
+}
+
+/// A seed that was made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// The word that names it. It is a secret.
+    pub handle: String,
+    /// Its name, which is no secret.
+    pub id: String,
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_s: u64,
+    /// Microseconds from the request until clones could start.
+    pub prepare_us: u64,
+    /// Microseconds that the process stood still.
+    pub frozen_us: u64,
+    /// Microseconds of them in which the shadow was forked.
+    pub fork_us: u64,
+    /// Bytes of the descriptor: what a node reads before a clone runs.
+    pub descriptor_bytes: u64,
+    /// Bytes of memory that clones can fetch.
+    pub memory_bytes: u64,
+    /// Bytes of them that were copied, because a fork does not inherit them.
+    pub copied_bytes: u64,
+}
+
+/// How long a keeper says why its seed has ended.
+const EPITAPH: Duration = Duration::from_secs(60);
+/// How often a seed that closes looks for nodes that are connected.
+const LOOK: Duration = Duration::from_millis(20);
+const CONNECTIONS: usize = 256;
+
+struct Keeper {
+    seed: Arc<Seed>,
+    served: Arc<ServedSeed>,
+    server: Server,
+    socket: StatusSocket,
+    signals: SignalFd,
+    shadow: Option<Shadow>,
+    grace: Duration,
+    expires: Instant,
+    status: Status,
+}
+
+/// Prepares a process and keeps its seed until that ends. `report` hands the handle to the caller: if that
+/// fails, nothing knows of the seed, and it ends at once.
+///
+/// # Errors
+/// The process goes on as if nothing had been asked.
+pub fn keep(
+    settings: &Settings,
+    report: impl FnOnce(&Report) -> io::Result<()>,
+) -> Result<(), SeedError> {
+    let pid = settings.pid;
+    let failed = |doing| move |source| SeedError::Keep { pid, doing, source };
+    let signals = signals().map_err(failed("block signals"))?; // before there are threads
+    let (listener, address) = address::listen(settings.listen).map_err(|source| {
+        let address = settings.listen.map_or("a free port".to_owned(), |at| at.to_string());
+        SeedError::Listen { address, source }
+    })?;
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| failed("draw a name")(error.into()))?;
+    let id = Cid::from_bytes(id);
+    let handle =
+        Handle::new(address, id).map_err(|error| failed("draw a key")(error.into()))?;
+    let socket = StatusSocket::bind(&settings.directory, id)?;
+    let Prepared { model, parts, copied, shadow, frozen, forking } = prepare(pid)?;
+    let expires = Instant::now() + settings.expires;
+    let expires_unix_s = unix_s(settings.expires);
+    let memory_bytes = parts.iter().map(|part| part.bytes).sum();
+    let copied_bytes = copied.len() as u64;
+    let region = SeedRegion::new(Descriptor::of(&model, id), parts, copied, shadow.memory());
+    let descriptor_bytes = region.descriptor_bytes();
+    let served = Arc::new(ServedSeed::new(id, region));
+    let seed = Arc::new(Seed::new().map_err(failed("make an event"))?);
+    let regions = Arc::new(Regions::new());
+    let key = regions.register(Arc::clone(&served) as _).map_err(failed("draw a key"))?;
+    let mut fabric = ServerSettings::new(regions, handle.shared_key().alone());
+    fabric.service = service(&seed, &served, id, key, expires_unix_s);
+    fabric.connections = CONNECTIONS;
+    let server = Server::start(listener, fabric).map_err(failed("start to serve"))?;
+    let micros = |duration: Duration| duration.as_micros() as u64;
+    let made = Report {
+        handle: handle.to_string(),
+        id: id.to_string(),
+        expires_unix_s,
+        prepare_us: micros(settings.requested.elapsed()),
+        frozen_us: micros(frozen),
+        fork_us: micros(forking),
+        descriptor_bytes,
+        memory_bytes,
+        copied_bytes,
+    };
+    let status = Status {
+        id: id.to_string(),
+        address: address.to_string(),
+        pid,
+        parent_lives: true,
+        keeper_pid: std::process::id() as i32,
+        shadow_pid: shadow.pid(),
+        state: String::new(),
+        reason: None,
+        expires_unix_s,
+        resumes: 0,
+        nodes: 0,
+        served_bytes: 0,
+    };
+    let (grace, shadow) = (settings.grace, Some(shadow));
+    let mut keeper =
+        Keeper { seed, served, server, socket, signals, shadow, grace, expires, status };
+    if report(&made).is_err() {
+        keeper.end("the command that prepared it was killed", 0);
+        return Ok(());
+    }
+    keeper.keep();
+    keeper.say_why();
+    Ok(())
+}
+
+fn unix_s(from_now: Duration) -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| (since + from_now).as_secs())
+}
+
+/// Signals that end a seed in an orderly way.
+fn signals() -> io::Result<SignalFd> {
+    let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    set.thread_block()?;
+    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+fn service(
+    seed: &Arc<Seed>,
+    served: &Arc<ServedSeed>,
+    id: Cid,
+    key: RegionKey,
+    expires_unix_s: u64,
+) -> Service {
+    let (seed, served) = (Arc::clone(seed), Arc::clone(served));
+    Arc::new(move |request| {
+        let request: Request = serde_json::from_slice(request)
+            .map_err(|_| "the request is of another version of farfork".to_owned())?;
+        let answer = match request {
+            Request::Find => {
+                seed.find()?;
+                let (cid, bytes) = (id.to_string(), farfork_fabric::Region::bytes(&*served));
+                let region = key.to_bytes().to_vec();
+                serde_json::to_vec(&Found { cid, bytes, region, expires_unix_s })
+            }
+            Request::Reclaim { wait_ms } => {
+                let cut_off = seed.reclaim(Duration::from_millis(wait_ms));
+                serde_json::to_vec(&Reclaimed { cut_off })
+            }
+        };
+        answer.map_err(|error| error.to_string())
+    })
+}
+
+impl Keeper {
+    /// Until the seed has ended.
+    fn keep(&mut self) {
+        loop {
+            let now = Instant::now();
+            match self.seed.phase() {
+                Phase::Open if now >= self.expires => {
+                    self.seed.close("it has expired", now + self.grace);
+                }
+                Phase::Open => self.wait(self.expires - now),
+                Phase::Closing { why, until } => {
+                    let nodes = self.nodes();
+                    if nodes == 0 || now >= until {
+                        return self.end(ended(&why), nodes);
+                    }
+                    self.wait(LOOK.min(until - now));
+                }
+                Phase::Ended { .. } => return,
+            }
+        }
+    }
+
+    /// Nodes that may fetch pages.
+    fn nodes(&self) -> usize {
+        self.server.connections().saturating_sub(self.seed.reclaimers())
+    }
+
+    /// Waits for what may happen, for `limit` at most.
+    fn wait(&mut self, limit: Duration) {
+        let limit = Timespec::try_from(limit).ok();
+        let nothing = self.socket.listener.as_fd();
+        let shadow = self.shadow.as_ref().map_or(nothing, AsFd::as_fd);
+        let mut polls = [
+            PollFd::new(&self.seed, PollFlags::IN),
+            PollFd::new(&self.socket.listener, PollFlags::IN),
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&shadow, PollFlags::IN),
+        ];
+        // An error would be one of the arguments, and the caller looks again in any case.
+        let _ = poll(&mut polls, limit.as_ref());
+        let [woken, asked, signalled, died] = polls.map(|poll| !poll.revents().is_empty());
+        if woken {
+            self.seed.is_awake();
+        }
+        if asked {
+            self.socket.answer(&self.status());
+        }
+        if signalled && self.signals.read_signal().is_ok_and(|signal| signal.is_some()) {
+            self.seed.close("its keeper was ended", Instant::now());
+        }
+        if died && self.shadow.is_some() {
+            let nodes = self.nodes();
+            self.end(SHADOW_DIED, nodes);
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (state, reason) = match self.seed.phase() {
+            Phase::Open => ("open", None),
+            Phase::Closing { why, .. } => ("closing", Some(why)),
+            Phase::Ended { why, .. } => ("ended", Some(why)),
+        };
+        Status {
+            parent_lives: self.shadow.as_ref().is_some_and(Shadow::has_parent),
+            state: state.to_owned(),
+            reason,
+            resumes: self.seed.found(),
+            nodes: self.nodes(),
+            served_bytes: self.server.served_bytes(),
+            ..self.status.clone()
+        }
+    }
+
+    /// Lets go of the pages, and has the parent reap the shadow.
+    fn end(&mut self, why: &str, cut_off: usize) {
+        self.seed.close(why, Instant::now());
+        self.served.end(why);
+        if let Some(shadow) = self.shadow.take() {
+            // If it fails the dead shadow stays with its parent until the next checkpoint of that.
+            let _ = shadow.reclaim();
+        }
+        self.seed.end(why, cut_off);
+    }
+
+    /// Clones that were cut off get the reason for a while.
+    fn say_why(&mut self) {
+        let until = Instant::now() + EPITAPH;
+        while self.nodes() + self.seed.reclaimers() > 0 {
+            let now = Instant::now();
+            if now >= until || self.was_signalled_again() {
+                return;
+            }
+            self.wait(LOOK.min(until - now));
+        }
+    }
+
+    fn was_signalled_again(&mut self) -> bool {
+        self.signals.read_signal().is_ok_and(|signal| signal.is_some())
+    }
+}
+
+const SHADOW_DIED: &str = "its frozen copy was killed, as it is when the container of the prepared \
+                           process ends or memory runs out";
+
+/// What has happened, from what was going to happen.
+fn ended(why: &str) -> &str {
+    match why {
+        "it is being reclaimed" => "it was reclaimed",
+        other => other,
+    }
+}
