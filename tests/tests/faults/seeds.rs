@@ -112,26 +112,54 @@ fn shadow_shows_the_moment_of_its_fork() -> Outcome {
     scene.strike()
 }
 
+/// What became of a process that prepares and reclaims, and was to be killed at a step.
+struct Attempt {
+    is_killed: bool,
+    /// Whether the seed was made before.
+    has_prepared: bool,
+}
+
+fn attempt(scene: &Scene, subject: &mut Subject, step: u64) -> Outcome<Attempt> {
+    let mut child = preparer(scene, subject, Some(step))?;
+    drop(child.stdin.take());
+    let output = child.wait_with_output().map_err(during("waiting for a process that prepares"))?;
+    let is_killed = killed::was_killed(output.status, step)?;
+    // No second copy runs: what is left of it is dead.
+    await_until("the copy is dead", || {
+        children(subject).iter().all(|pid| farfork_sys::proc::state(*pid) == Some('Z'))
+    })?;
+    let left = children(subject);
+    demand(left.len() <= 1, format!("step {step}: dead copies stay: {left:?}"))?;
+    killed::verify(subject, step)?;
+    Ok(Attempt { is_killed, has_prepared: output.stdout.starts_with(b"PREPARED") })
+}
+
+/// The first step of which `is_wanted` holds, as it does of all after it.
+fn first_step(mut is_wanted: impl FnMut(u64) -> Outcome<bool>) -> Outcome<u64> {
+    let (mut below, mut at) = (0, 1 << 14);
+    while below < at {
+        let middle = (below + at) / 2;
+        if is_wanted(middle)? { at = middle } else { below = middle + 1 }
+    }
+    Ok(at)
+}
+
+/// Steps before the seed is made in which the copy is forked and becomes nothing but memory.
+const FORKING: u64 = 120;
+
 fn shadow_at_every_step() -> Outcome {
     let scene = Scene::set(32)?;
     let mut subject = scene.subject("steady")?;
     let before = killed::mapped_bytes(&subject);
-    for step in 0.. {
-        let mut child = preparer(&scene, &subject, Some(step))?;
-        drop(child.stdin.take());
-        let status = child.wait().map_err(during("waiting for a process that prepares"))?;
-        let is_killed = killed::was_killed(status, step)?;
-        // No second copy runs: what is left of it is dead.
-        await_until("the copy is dead", || {
-            children(&subject).iter().all(|pid| farfork_sys::proc::state(*pid) == Some('Z'))
-        })?;
-        demand(children(&subject).len() <= 1, format!("{:?}", children(&subject)))?;
-        killed::verify(&mut subject, step)?;
-        if !is_killed {
-            println!("{step} steps");
-            break;
-        }
+    let end = first_step(|step| Ok(!attempt(&scene, &mut subject, step)?.is_killed))?;
+    let made = first_step(|step| Ok(attempt(&scene, &mut subject, step)?.has_prepared))?;
+    // Up to the fork it is a checkpoint, which others kill at every step.
+    let stride = if farfork_tests::is_long() { 1 } else { 16 };
+    let forking = made.saturating_sub(FORKING);
+    for step in (0..forking).step_by(stride).chain(forking..=end) {
+        attempt(&scene, &mut subject, step)?;
     }
+    println!("{end} steps, {made} until the seed is made");
     demand(children(&subject).is_empty(), "a dead copy stays")?;
     let pages = (killed::mapped_bytes(&subject) - before) / 4096;
     demand(pages == 0, format!("{pages} scratch pages are left behind"))?;
