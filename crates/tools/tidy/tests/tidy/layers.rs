@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["plan", "caches-qemu"],
     &["restorer", "pool", "objects", "fabric"],
     &["image"],
-    &["pages"],
+    &["pages", "far"],
     &["checkpoint", "restore", "doctor"],
     &["node"],
     &["platform"],

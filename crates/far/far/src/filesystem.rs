@@ -1,0 +1,261 @@
+//! The file system of far images: one directory, one read-only file for each image.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use farfork_types::{Cid, PAGE_BYTES};
+use fuse_backend_rs::abi::fuse_abi::{Attr, FsOptions, OpenOptions, stat64};
+use fuse_backend_rs::api::filesystem::{Context, DirEntry, Entry, FileSystem, ZeroCopyWriter};
+
+use crate::failures::{Failure, Recorder, now_unix_us};
+use crate::source::{Cause, FarImage, Source};
+
+/// The directory's inode, by the protocol.
+const ROOT: u64 = 1;
+/// Nothing that was said about an image ever changes.
+const FOR_GOOD: Duration = Duration::from_secs(1 << 30);
+
+/// Images of one source.
+pub struct FarImages {
+    pub source: Source,
+    failures: Recorder,
+    known: RwLock<Known>,
+    owner: (u32, u32),
+    pub reads: AtomicU64,
+    pub failed_reads: AtomicU64,
+}
+
+struct Known {
+    by_inode: BTreeMap<u64, Arc<FarImage>>,
+    by_cid: BTreeMap<Cid, u64>,
+    next: u64,
+}
+
+impl FarImages {
+    /// No images known yet. Inodes begin with a number that no earlier mount had: a device's number comes
+    /// again, and the agent knows files by both.
+    pub fn new(source: Source, failures: Recorder) -> FarImages {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (by_inode, by_cid, next) = (BTreeMap::new(), BTreeMap::new(), now_unix_us());
+        let known = RwLock::new(Known { by_inode, by_cid, next });
+        let (reads, failed_reads) = (AtomicU64::new(0), AtomicU64::new(0));
+        FarImages { source, failures, known, owner, reads, failed_reads }
+    }
+
+    /// The images that were asked for.
+    pub fn images(&self) -> Vec<Arc<FarImage>> {
+        self.known
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_inode
+            .values()
+            .cloned()
+            .collect()
+    }
+
+    /// The image with this name or id. The source is asked each time: a name may have moved.
+    pub fn find(&self, image: &str) -> Result<(u64, Arc<FarImage>), Cause> {
+        let found = self.source.find(image)?;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inode) = known.by_cid.get(&found.cid).copied()
+            && let Some(before) = known.by_inode.get(&inode)
+        {
+            if !before.is_same(&found) {
+                let (source, cid) = (self.source.name(), found.cid);
+                return Err(format!("{source} has another image {cid} than before"));
+            }
+            return Ok((inode, Arc::clone(before)));
+        }
+        let (inode, image) = (known.next, Arc::new(found));
+        known.next += 1;
+        known.by_cid.insert(image.cid, inode);
+        known.by_inode.insert(inode, Arc::clone(&image));
+        Ok((inode, image))
+    }
+
+    fn by_name(&self, name: &CStr) -> io::Result<(u64, Arc<FarImage>)> {
+        let absent = || io::Error::from_raw_os_error(libc::ENOENT);
+        let name = name.to_str().map_err(|_| absent())?;
+        let cid: Cid = name.parse().map_err(|_| absent())?;
+        let known = {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let inode = known.by_cid.get(&cid).copied();
+            inode.and_then(|inode| Some((inode, Arc::clone(known.by_inode.get(&inode)?))))
+        };
+        match known {
+            Some(known) => Ok(known),
+            None => self.find(name).map_err(|_| absent()),
+        }
+    }
+
+    fn image(&self, inode: u64) -> io::Result<Arc<FarImage>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let image = known.by_inode.get(&inode).map(Arc::clone);
+        image.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
+    }
+
+    fn attributes(&self, inode: u64, image: Option<&FarImage>) -> stat64 {
+        let (uid, gid) = self.owner;
+        let common = Attr { ino: inode, uid, gid, blksize: PAGE_BYTES as u32, ..Attr::default() };
+        let attributes = match image {
+            Some(image) => {
+                let created = image.created_unix_s;
+                Attr {
+                    mode: libc::S_IFREG | 0o400,
+                    nlink: 1,
+                    size: image.bytes,
+                    blocks: image.bytes.div_ceil(512),
+                    atime: created,
+                    mtime: created,
+                    ctime: created,
+                    ..common
+                }
+            }
+            None => Attr { mode: libc::S_IFDIR | 0o700, nlink: 2, ..common },
+        };
+        attributes.into()
+    }
+
+    fn fetch(&self, pid: i32, image: &FarImage, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.source.read(image, offset, into).map_err(|cause| {
+            self.failed_reads.fetch_add(1, Ordering::Relaxed);
+            let failure = Failure {
+                unix_us: now_unix_us(),
+                pid: pid as u32,
+                cid: image.cid.to_string(),
+                page: offset / PAGE_BYTES,
+                source: self.source.name(),
+                cause,
+            };
+            eprintln!(
+                "farfork: cannot read page {} of image {} from {}: {}",
+                failure.page, failure.cid, failure.source, failure.cause
+            );
+            self.failures.record(&failure);
+            io::Error::from_raw_os_error(libc::EIO)
+        })
+    }
+}
+
+impl FileSystem for FarImages {
+    type Inode = u64;
+    type Handle = u64;
+
+    fn init(&self, _capable: FsOptions) -> io::Result<FsOptions> {
+        // Requests of 1 MiB, many at once, and those of a far process that was killed are sent again.
+        Ok(FsOptions::ASYNC_READ
+            | FsOptions::BIG_WRITES
+            | FsOptions::MAX_PAGES
+            | FsOptions::PARALLEL_DIROPS
+            | FsOptions::INIT_EXT
+            | FsOptions::HAS_RESEND)
+    }
+
+    fn lookup(&self, _: &Context, parent: u64, name: &CStr) -> io::Result<Entry> {
+        if parent != ROOT {
+            return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+        }
+        let (inode, image) = self.by_name(name)?;
+        Ok(Entry {
+            inode,
+            generation: 0,
+            attr: self.attributes(inode, Some(&image)),
+            attr_flags: 0,
+            attr_timeout: FOR_GOOD,
+            entry_timeout: FOR_GOOD,
+        })
+    }
+
+    fn getattr(&self, _: &Context, inode: u64, _: Option<u64>) -> io::Result<(stat64, Duration)> {
+        let image = if inode == ROOT { None } else { Some(self.image(inode)?) };
+        Ok((self.attributes(inode, image.as_deref()), FOR_GOOD))
+    }
+
+    fn open(
+        &self,
+        _: &Context,
+        inode: u64,
+        flags: u32,
+        _: u32,
+    ) -> io::Result<(Option<u64>, OpenOptions, Option<u32>)> {
+        if flags as i32 & libc::O_ACCMODE != libc::O_RDONLY {
+            return Err(io::Error::from_raw_os_error(libc::EROFS));
+        }
+        self.image(inode)?;
+        // What one clone has fetched is there for the next.
+        Ok((Some(0), OpenOptions::KEEP_CACHE, None))
+    }
+
+    fn release(
+        &self,
+        _: &Context,
+        _: u64,
+        _: u32,
+        _: u64,
+        _: bool,
+        _: bool,
+        _: Option<u64>,
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        context: &Context,
+        inode: u64,
+        _: u64,
+        w: &mut dyn ZeroCopyWriter,
+        size: u32,
+        offset: u64,
+        _: Option<u64>,
+        _: u32,
+    ) -> io::Result<usize> {
+        let image = self.image(inode)?;
+        let bytes = image.bytes.saturating_sub(offset).min(u64::from(size)) as usize;
+        let mut into = vec![0; bytes];
+        self.fetch(context.pid, &image, offset, &mut into)?;
+        w.write_all(&into)?;
+        Ok(bytes)
+    }
+
+    fn opendir(&self, _: &Context, _: u64, _: u32) -> io::Result<(Option<u64>, OpenOptions)> {
+        Ok((Some(0), OpenOptions::empty()))
+    }
+
+    fn releasedir(&self, _: &Context, _: u64, _: u32, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        _: &Context,
+        _: u64,
+        _: u64,
+        _: u32,
+        offset: u64,
+        add_entry: &mut dyn FnMut(DirEntry<'_>) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let known: Vec<(Cid, u64)> = {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            known.by_cid.iter().map(|(cid, inode)| (*cid, *inode)).collect()
+        };
+        for (at, (cid, inode)) in known.iter().enumerate().skip(offset as usize) {
+            let name = cid.to_string();
+            let entry = DirEntry {
+                ino: *inode,
+                offset: at as u64 + 1,
+                type_: u32::from(libc::DT_REG),
+                name: name.as_bytes(),
+            };
+            if add_entry(entry)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! Images whose bytes lie on another node.
+//!
+//! ```text
+//!  node with the pool                     node without it
+//!  farfork far serve                      farfork far mount: the far process, one for each source
+//!    server ── regions ◄── tcp ────────── source ─► filesystem ─► DIR/images/CID    (FUSE)
+//!    pools     catalog                     control     failures    ▲ maps: clones   ▲ reads: prefetch
+//! ```
+//! Vocabulary: a *source* is a serving node. The *far process* reads from it and serves the file system. The
+//! *far pool* is a pool directory of the node whose `images` is that file system: all that the agent knows of
+//! pools holds for it, and what is learnt about an image lies beside it.
+//!
+//! Invariants:
+//! 1. The far process never touches a clone's memory, and never its own file system: it could wait for itself.
+//! 2. A read ends by the deadline, with the right bytes or with an error that is recorded.
+//! 3. An image is the same after each new connection: its length, its age and its first page are compared.
+
+pub mod control;
+mod error;
+pub mod failures;
+mod filesystem;
+mod keyfile;
+mod mount;
+pub mod place;
+pub mod prefetch;
+mod protocol;
+mod server;
+mod source;
+pub mod start;
+
+pub use error::FarError;
+pub use keyfile::{key_at, new_key_at};
+pub use mount::{MountSettings, serve_mount};
+pub use server::FarServer;

@@ -1,0 +1,263 @@
+//! The far process: mounts the file system, answers its requests and those of commands.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use farfork_fabric::SharedKey;
+use farfork_pool::Pool;
+use farfork_sys::words;
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use fuse_backend_rs::api::server::Server;
+use fuse_backend_rs::transport::{FuseBuf, FuseDevWriter, FuseSession, Reader, Writer};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::control::{Answer, Ask, ImageStatus, Status, write_line};
+use crate::error::FarError;
+use crate::failures::Recorder;
+use crate::filesystem::FarImages;
+use crate::place::Place;
+use crate::prefetch;
+use crate::protocol::PageRange;
+use crate::source::{FarImage, Source};
+
+/// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.
+const THREADS: usize = 32;
+/// What stands as the source of the mount.
+const FS_NAME: &str = "farfork";
+/// Size of the far pool's own directory, in which only what is learnt about images lies.
+const POOL_BYTES: u64 = 64 * CHUNK_BYTES;
+
+/// What a far process mounts.
+pub struct MountSettings {
+    /// Where.
+    pub place: Place,
+    /// Address of the serving node.
+    pub address: String,
+    /// The key that both have.
+    pub key: SharedKey,
+    /// After so long a read that is not answered fails.
+    pub deadline: Duration,
+    /// This program, with the arguments before the image's path, as a prefetching process.
+    pub prefetch: Vec<PathBuf>,
+}
+
+/// What its threads share.
+struct FarProcess {
+    images: Arc<FarImages>,
+    place: Place,
+    prefetch: Vec<PathBuf>,
+    /// Images whose prefetch was begun.
+    begun: Mutex<Vec<Cid>>,
+}
+
+/// Mounts, calls `ready`, and serves until a command stops it.
+///
+/// # Errors
+/// The pool cannot be made, or the file system not mounted.
+pub fn serve_mount(settings: MountSettings, ready: impl FnOnce()) -> Result<(), FarError> {
+    let MountSettings { place, address, key, deadline, prefetch } = settings;
+    let mounted = place.images();
+    // What an earlier far process has left does not answer any more.
+    while unmount(&mounted, UnmountFlags::DETACH).is_ok() {}
+    if Pool::open(&place.pool()).is_err() {
+        Pool::create(&place.pool(), POOL_BYTES)?;
+    }
+    let source = Source::new(&address, key, deadline);
+    let images = Arc::new(FarImages::new(source, Recorder::new(&place.pool())));
+    let mut session = FuseSession::new(&mounted, FS_NAME, "farfork", true).map_err(process)?;
+    session.mount().map_err(process)?;
+    let device = session.get_fuse_file().ok_or_else(|| process("it has no device"))?;
+    let device = device.try_clone().map_err(FarError::io("mount far memory on", &mounted))?;
+    let failed = FarError::io("mount far memory on", &mounted);
+    blocking(&device)
+        .and_then(|()| answer_kernel(&device, session.bufsize(), &images))
+        .map_err(failed)?;
+    let socket = place.socket();
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).map_err(FarError::io("listen at", &socket))?;
+    ready();
+    let far = Arc::new(FarProcess { images, place, prefetch, begun: Mutex::default() });
+    far.answer_commands(&listener);
+    Ok(())
+}
+
+fn process(error: impl std::fmt::Display) -> FarError {
+    FarError::Process(format!("cannot mount far memory: {error}"))
+}
+
+/// Threads wait in reads of the device: the kernel wakes one of them for each request.
+fn blocking(device: &File) -> io::Result<()> {
+    let flags = fcntl_getfl(device)?;
+    Ok(fcntl_setfl(device, flags - OFlags::NONBLOCK)?)
+}
+
+/// Starts the threads that answer requests, until the file system is unmounted.
+fn answer_kernel(device: &File, buffer: usize, images: &Arc<FarImages>) -> io::Result<()> {
+    let server = Arc::new(Server::new(Arc::clone(images)));
+    for _ in 0..THREADS {
+        let (device, server) = (device.try_clone()?, Arc::clone(&server));
+        let thread = std::thread::Builder::new().name("far-answer".to_owned());
+        thread.spawn(move || answer_requests(&device, buffer, &server))?;
+    }
+    Ok(())
+}
+
+fn answer_requests(device: &File, buffer: usize, server: &Server<Arc<FarImages>>) {
+    let (mut request, mut answer) = (vec![0; buffer], vec![0; buffer]);
+    loop {
+        let bytes = match rustix::io::read(device.as_fd(), &mut request) {
+            Ok(bytes) => bytes,
+            // The process that waited was killed.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
+            // Unmounted.
+            Err(_) => return,
+        };
+        let reader = Reader::<()>::from_fuse_buffer(FuseBuf::new(&mut request[..bytes]));
+        let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut answer);
+        if let (Ok(reader), Ok(writer)) = (reader, writer) {
+            // A request that was interrupted takes no answer.
+            let _ = server.handle_message(reader, Writer::FuseDev(writer), None, None);
+        }
+    }
+}
+
+impl FarProcess {
+    fn answer_commands(self: &Arc<Self>, listener: &UnixListener) {
+        for stream in listener.incoming().flatten() {
+            let ask = read(&stream);
+            if matches!(ask, Some(Ask::Stop)) {
+                match self.stop() {
+                    Ok(()) => {
+                        let _ = write_line(&stream, &Answer::Stopping);
+                        return;
+                    }
+                    Err(why) => drop(write_line(&stream, &Answer::Failed { why })),
+                }
+            } else if let Some(ask) = ask {
+                let far = Arc::clone(self);
+                // A search may take until the deadline.
+                let answer = move || drop(write_line(&stream, &far.answer(ask)));
+                let _ = std::thread::Builder::new().name("far-command".to_owned()).spawn(answer);
+            }
+        }
+    }
+
+    fn stop(&self) -> Result<(), String> {
+        unmount(self.place.images(), UnmountFlags::empty()).map_err(|errno| {
+            let reason = words::of(&errno.into());
+            format!("cannot unmount far memory: {reason}; end the clones that use it first")
+        })?;
+        let _ = fs::remove_file(self.place.socket());
+        Ok(())
+    }
+
+    fn answer(&self, ask: Ask) -> Answer {
+        match ask {
+            Ask::Find { image, prefetch } => match self.images.find(&image) {
+                Ok((_, image)) => {
+                    if prefetch {
+                        self.begin_prefetch(&image);
+                    }
+                    Answer::Found { cid: image.cid.to_string() }
+                }
+                Err(cause) => {
+                    let source = self.images.source.name();
+                    Answer::Failed {
+                        why: format!("cannot find image {image} at {source}: {cause}"),
+                    }
+                }
+            },
+            Ask::Status => Answer::Status(self.status()),
+            Ask::Stop => Answer::Stopping,
+        }
+    }
+
+    fn status(&self) -> Status {
+        let image = |image: &Arc<FarImage>| ImageStatus {
+            cid: image.cid.to_string(),
+            bytes: image.bytes,
+            fetched_bytes: image.fetched_bytes.load(Ordering::Relaxed),
+        };
+        Status {
+            source: self.images.source.name(),
+            pid: std::process::id(),
+            reads: self.images.reads.load(Ordering::Relaxed),
+            failed_reads: self.images.failed_reads.load(Ordering::Relaxed),
+            images: self.images.images().iter().map(image).collect(),
+        }
+    }
+
+    /// Starts a process that reads what clones will need, once for each image.
+    fn begin_prefetch(&self, image: &FarImage) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if begun.contains(&image.cid) {
+            return;
+        }
+        begun.push(image.cid);
+        drop(begun);
+        let known = self.images.source.pages(image.cid).unwrap_or_default();
+        let ranges = worth(known, image.bytes.div_ceil(PAGE_BYTES));
+        if let Err(error) = self.start_prefetch(image, &ranges) {
+            eprintln!("farfork: cannot prefetch image {}: {}", image.cid, words::of(&error));
+        }
+    }
+
+    fn start_prefetch(&self, image: &FarImage, ranges: &[PageRange]) -> io::Result<()> {
+        let Some((program, arguments)) = self.prefetch.split_first() else { return Ok(()) };
+        let mut command = Command::new(program);
+        command.args(arguments).arg(self.place.images().join(image.cid.to_string()));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(prefetch::show(ranges).as_bytes())?;
+        }
+        let reap = move || drop(child.wait());
+        std::thread::Builder::new().name("far-reap".to_owned()).spawn(reap).map(drop)
+    }
+}
+
+/// What is fetched in advance: the pages that clones were seen to touch; if none were, all in order.
+fn worth(known: Vec<PageRange>, pages: u64) -> Vec<PageRange> {
+    let all = if known.is_empty() { vec![(0, pages)] } else { known };
+    let mut left = prefetch::LIMIT_BYTES / PAGE_BYTES;
+    let mut ranges = Vec::new();
+    for (first, count) in all {
+        let count = count.min(left).min(pages.saturating_sub(first));
+        left -= count;
+        if count > 0 {
+            ranges.push((first, count));
+        }
+    }
+    ranges
+}
+
+fn read(stream: &UnixStream) -> Option<Ask> {
+    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_pages_come_alone_and_the_limit_holds() {
+        assert_eq!(worth(Vec::new(), 10), [(0, 10)]);
+        assert_eq!(worth(vec![(3, 2), (8, 9)], 10), [(3, 2), (8, 2)]);
+        let limit = prefetch::LIMIT_BYTES / PAGE_BYTES;
+        assert_eq!(
+            worth(vec![(0, 5), (9, limit), (limit * 2, 1)], limit * 3),
+            [(0, 5), (9, limit - 5)]
+        );
+    }
+}

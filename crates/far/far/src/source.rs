@@ -1,0 +1,271 @@
+//! Reads of images from their serving node: connections come and go, images stay the same.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farfork_fabric::tcp::{ClientSettings, TcpFabric};
+use farfork_fabric::{Fabric, FabricError, Refusal, RegionKey, SharedKey};
+use farfork_types::{Cid, PAGE_BYTES};
+
+use crate::protocol::{self, Found, PageRange, Question};
+
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After a read has failed at its deadline, others fail at once for so long: a page fault that fails is tried
+/// again by the kernel, and requests that wait behind it must not wait for a deadline each.
+const COOLDOWN: Duration = Duration::from_secs(1);
+
+/// Why a read failed, in words.
+pub type Cause = String;
+
+/// A serving node.
+pub struct Source {
+    address: String,
+    key: SharedKey,
+    deadline: Duration,
+    link: Mutex<Links>,
+    /// The last failure of the whole source.
+    failed: Mutex<Option<(Instant, Cause)>>,
+}
+
+#[derive(Default)]
+struct Links {
+    current: Option<Link>,
+    /// How many connections there have been.
+    count: u64,
+}
+
+#[derive(Clone)]
+struct Link {
+    fabric: Arc<TcpFabric>,
+    number: u64,
+}
+
+/// An image of a source.
+pub struct FarImage {
+    pub cid: Cid,
+    pub bytes: u64,
+    pub created_unix_s: u64,
+    /// Bytes that were read of it.
+    pub fetched_bytes: AtomicU64,
+    /// Its beginning, which has the checksum of all its metadata.
+    first_page: Vec<u8>,
+    /// Its key, and the number of the connection that the key is for.
+    key: Mutex<(u64, RegionKey)>,
+}
+
+impl FarImage {
+    /// Whether another answer of a source means the same bytes.
+    pub fn is_same(&self, other: &FarImage) -> bool {
+        (self.cid, self.bytes, self.created_unix_s, &self.first_page)
+            == (other.cid, other.bytes, other.created_unix_s, &other.first_page)
+    }
+}
+
+/// What ends an attempt.
+enum Failed {
+    /// Another attempt may succeed.
+    ForNow(Cause),
+    /// The source answers, but not to this.
+    Image(Cause),
+    /// No attempt will succeed before the deadline.
+    Source(Cause),
+}
+
+impl Source {
+    /// A source at this address. Each read and call ends within `deadline`.
+    pub fn new(address: &str, key: SharedKey, deadline: Duration) -> Source {
+        let (link, failed) = (Mutex::default(), Mutex::default());
+        Source { address: address.to_owned(), key, deadline, link, failed }
+    }
+
+    /// As it stands in messages.
+    pub fn name(&self) -> String {
+        format!("tcp://{}", self.address)
+    }
+
+    /// The image with this name or id.
+    pub fn find(&self, image: &str) -> Result<FarImage, Cause> {
+        self.within_deadline(|deadline| {
+            let link = self.link(deadline)?;
+            let found = self.ask(&link, image, deadline)?;
+            let key = found.key().ok_or_else(odd_answer)?;
+            let first_page = self.first_page(&link, key, found.bytes, deadline)?;
+            Ok(FarImage {
+                cid: Cid::from_bytes(found.cid),
+                bytes: found.bytes,
+                created_unix_s: found.created_unix_s,
+                fetched_bytes: AtomicU64::new(0),
+                first_page,
+                key: Mutex::new((link.number, key)),
+            })
+        })
+    }
+
+    /// The pages of an image that should come first.
+    pub fn pages(&self, cid: Cid) -> Result<Vec<PageRange>, Cause> {
+        let question = protocol::encode(&Question::Pages { cid: cid.to_bytes() });
+        self.within_deadline(|deadline| {
+            let link = self.link(deadline)?;
+            let answer = link.fabric.call(&question, deadline);
+            let answer = answer.map_err(|error| self.failure(&link, error))?;
+            protocol::decode(&answer).ok_or_else(odd_answer)
+        })
+    }
+
+    /// Fills `into` with bytes of an image. The range lies within the image.
+    pub fn read(&self, image: &FarImage, offset: u64, into: &mut [u8]) -> Result<(), Cause> {
+        self.within_deadline(|deadline| {
+            let link = self.link(deadline)?;
+            let key = self.key_of(image, &link, deadline)?;
+            let read = link.fabric.read(key, offset, into, deadline);
+            if let Err(FabricError::Refused {
+                refusal: Refusal::UnknownRegion | Refusal::StaleKey,
+                ..
+            }) = &read
+            {
+                // The key of the next attempt is a new one.
+                locked(&image.key).0 = 0;
+            }
+            read.map_err(|error| self.failure(&link, error))
+        })?;
+        image.fetched_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn within_deadline<T>(
+        &self,
+        mut attempt: impl FnMut(Instant) -> Result<T, Failed>,
+    ) -> Result<T, Cause> {
+        let deadline = Instant::now() + self.deadline;
+        loop {
+            if let Some(cause) = self.failed_lately() {
+                return Err(cause);
+            }
+            match attempt(deadline) {
+                Ok(done) => {
+                    *locked(&self.failed) = None;
+                    return Ok(done);
+                }
+                Err(Failed::Image(cause)) => return Err(cause),
+                Err(Failed::ForNow(_)) if Instant::now() + PAUSE < deadline => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(Failed::ForNow(cause) | Failed::Source(cause)) => {
+                    *locked(&self.failed) = Some((Instant::now(), cause.clone()));
+                    return Err(cause);
+                }
+            }
+        }
+    }
+
+    fn failed_lately(&self) -> Option<Cause> {
+        let failed = locked(&self.failed);
+        failed
+            .as_ref()
+            .filter(|(when, _)| when.elapsed() < COOLDOWN)
+            .map(|(_, cause)| cause.clone())
+    }
+
+    /// The connection, made anew if it broke. Others wait meanwhile.
+    fn link(&self, deadline: Instant) -> Result<Link, Failed> {
+        let mut links = locked(&self.link);
+        if let Some(link) = links.current.as_ref().filter(|link| link.fabric.broken().is_none()) {
+            return Ok(link.clone());
+        }
+        if let Some(cause) = self.failed_lately() {
+            return Err(Failed::Image(cause));
+        }
+        links.current = None;
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        if timeout.is_zero() {
+            let peer = self.address.clone();
+            return Err(Failed::Source(FabricError::DeadlinePassed { peer }.to_string()));
+        }
+        let settings = ClientSettings { timeout, ..ClientSettings::default() };
+        let fabric =
+            TcpFabric::connect(&self.address, &self.key, settings).map_err(
+                |error| match error {
+                    FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
+                    _ => Failed::Source(error.to_string()),
+                },
+            )?;
+        links.count += 1;
+        let link = Link { fabric: Arc::new(fabric), number: links.count };
+        links.current = Some(link.clone());
+        Ok(link)
+    }
+
+    /// What an error of the fabric means. After a deadline has passed, nothing more is asked by that
+    /// connection: its peer may have gone without a word.
+    fn failure(&self, link: &Link, error: FabricError) -> Failed {
+        let text = error.to_string();
+        match error {
+            FabricError::Refused {
+                refusal: Refusal::UnknownRegion | Refusal::StaleKey, ..
+            }
+            | FabricError::Broken { .. } => Failed::ForNow(text),
+            FabricError::Refused { .. } => Failed::Image(text),
+            _ => {
+                let mut links = locked(&self.link);
+                if links.current.as_ref().is_some_and(|current| current.number == link.number) {
+                    links.current = None;
+                }
+                Failed::Source(text)
+            }
+        }
+    }
+
+    fn ask(&self, link: &Link, image: &str, deadline: Instant) -> Result<Found, Failed> {
+        let question = protocol::encode(&Question::Find { image: image.to_owned() });
+        let answer = link.fabric.call(&question, deadline);
+        let answer = answer.map_err(|error| self.failure(link, error))?;
+        protocol::decode(&answer).ok_or_else(odd_answer)
+    }
+
+    fn first_page(
+        &self,
+        link: &Link,
+        key: RegionKey,
+        bytes: u64,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, Failed> {
+        let mut page = vec![0; bytes.min(PAGE_BYTES) as usize];
+        let read = link.fabric.read(key, 0, &mut page, deadline);
+        read.map_err(|error| self.failure(link, error))?;
+        Ok(page)
+    }
+
+    /// The key of an image for this connection. A server that was started anew gives a new one; the image
+    /// must be the same.
+    fn key_of(
+        &self,
+        image: &FarImage,
+        link: &Link,
+        deadline: Instant,
+    ) -> Result<RegionKey, Failed> {
+        let mut known = locked(&image.key);
+        if known.0 == link.number {
+            return Ok(known.1);
+        }
+        let found = self.ask(link, &image.cid.to_string(), deadline)?;
+        let key = found.key().ok_or_else(odd_answer)?;
+        let is_same = (found.cid, found.bytes, found.created_unix_s)
+            == (image.cid.to_bytes(), image.bytes, image.created_unix_s);
+        if !is_same || self.first_page(link, key, found.bytes, deadline)? != image.first_page {
+            let (source, cid) = (self.name(), image.cid);
+            return Err(Failed::Image(format!("{source} has another image {cid} than before")));
+        }
+        *known = (link.number, key);
+        Ok(key)
+    }
+}
+
+fn odd_answer() -> Failed {
+    Failed::Image("the answer is not one of this version of farfork".to_owned())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

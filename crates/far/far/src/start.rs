@@ -1,0 +1,111 @@
+//! Starting the far process of a source when a command needs it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::control::{Answer, Ask, Status, ask};
+use crate::error::FarError;
+use crate::place::Place;
+
+/// How long a far process may take to mount.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the far process of `place` has done; an error if none runs.
+///
+/// # Errors
+/// As with [`ask`].
+pub fn status(place: &Place) -> Result<Status, FarError> {
+    match ask(&place.socket(), &Ask::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// The id of an image at the source of `place`, whose far process runs.
+///
+/// # Errors
+/// As with [`ask`]; the source cannot be reached, or has no such image.
+pub fn find(place: &Place, image: &str, prefetch: bool) -> Result<String, FarError> {
+    match ask(&place.socket(), &Ask::Find { image: image.to_owned(), prefetch })? {
+        Answer::Found { cid } => Ok(cid),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Ends the far process of `place`.
+///
+/// # Errors
+/// As with [`ask`]; clones use its file system.
+pub fn stop(place: &Place) -> Result<(), FarError> {
+    match ask(&place.socket(), &Ask::Stop)? {
+        Answer::Stopping => Ok(()),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn unexpected(answer: Answer) -> FarError {
+    FarError::Process(match answer {
+        Answer::Failed { why } => why,
+        other => format!("the far process gave an unexpected answer: {other:?}"),
+    })
+}
+
+/// Sees to it that a far process serves `place`. If none does, `command` (a program and its arguments) is
+/// started as one, in a session of its own.
+///
+/// # Errors
+/// It cannot be started, or says why it has ended.
+pub fn ensure(place: &Place, command: &[PathBuf]) -> Result<(), FarError> {
+    let directory = place.directory();
+    let failed = || FarError::io("start a far process in", directory);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed())?;
+    let mut options = OpenOptions::new();
+    let lock = options.write(true).create(true).truncate(false).mode(0o600).open(place.lock());
+    let lock = lock.map_err(failed())?;
+    // Of several commands one starts it.
+    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed()(errno.into()))?;
+    if status(place).is_ok() {
+        return Ok(());
+    }
+    let mut child = start(place, command).map_err(failed())?;
+    let begun = Instant::now();
+    while begun.elapsed() < START_TIMEOUT {
+        let ended = child.try_wait().map_err(failed())?;
+        if status(place).is_ok_and(|status| status.pid == child.id()) {
+            std::thread::spawn(move || child.wait());
+            return Ok(());
+        }
+        if ended.is_some() {
+            return Err(FarError::Process(last_words(place)));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    Err(failed()(io::ErrorKind::TimedOut.into()))
+}
+
+fn start(place: &Place, command: &[PathBuf]) -> io::Result<Child> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let log = File::create(place.log())?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir("/").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()
+}
+
+/// What it has printed last.
+fn last_words(place: &Place) -> String {
+    let log = fs::read_to_string(place.log()).unwrap_or_default();
+    let last = log.lines().last().unwrap_or("").trim_start_matches("farfork: ").to_owned();
+    if last.is_empty() {
+        format!("the far process ended at once; see {}", place.log().display())
+    } else {
+        last
+    }
+}
