@@ -8,10 +8,8 @@ use serde::de::DeserializeOwned;
 
 use crate::error::SeedError;
 use crate::handle::Handle;
-use crate::protocol::{Found, Reclaimed, Request};
+use crate::protocol::{Reclaimed, Request};
 
-/// How long a keeper may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How much longer than it was asked to wait a keeper may take to end a seed: it stops the parent.
 const END_MARGIN: Duration = Duration::from_secs(20);
 
@@ -37,14 +35,6 @@ pub fn connect(handle: &Handle) -> Result<TcpFabric, SeedError> {
             source => SeedError::Unreachable { id, source },
         }
     })
-}
-
-/// Asks where the image of a seed is.
-///
-/// # Errors
-/// Those of [`connect`]; [`SeedError::Refused`] if the seed lets no clone start any more.
-pub fn find(keeper: &TcpFabric, handle: &Handle) -> Result<Found, SeedError> {
-    ask(keeper, handle, &Request::Find, ANSWER_LIMIT)
 }
 
 /// Ends a seed. Clones that may still fetch pages have `wait` to do so.

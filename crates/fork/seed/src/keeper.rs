@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farfork_checkpoint::{Prepared, Shadow, prepare};
-use farfork_fabric::tcp::{Server, ServerSettings, Service};
-use farfork_fabric::{RegionKey, Regions};
+use farfork_fabric::tcp::{Server, ServerSettings};
+use farfork_fabric::{Region, Regions};
+use farfork_far::protocol::{self, Found, PageRange, Question};
 use farfork_image::store::Descriptor;
 use farfork_types::Cid;
 use nix::sys::signal::{SigSet, Signal};
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::address;
 use crate::error::SeedError;
 use crate::handle::Handle;
-use crate::protocol::{Found, Reclaimed, Request};
+use crate::protocol::{Reclaimed, Request};
 use crate::region::SeedRegion;
 use crate::seed::{Phase, Seed};
 use crate::served::ServedSeed;
@@ -129,7 +130,9 @@ pub fn keep(
     let regions = Arc::new(Regions::new());
     let key = regions.register(Arc::clone(&served) as _).map_err(failed("draw a key"))?;
     let mut fabric = ServerSettings::new(regions, handle.shared_key().alone());
-    fabric.service = service(&seed, &served, id, key, expires_unix_s);
+    let found = Found::new(id, served.bytes(), unix_s(Duration::ZERO), key);
+    let answers = Answers { seed: Arc::clone(&seed), found };
+    fabric.service = Arc::new(move |request| answers.answer(request));
     fabric.connections = CONNECTIONS;
     let server = Server::start(listener, fabric).map_err(failed("start to serve"))?;
     let micros = |duration: Duration| duration.as_micros() as u64;
@@ -181,31 +184,42 @@ fn signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-fn service(
-    seed: &Arc<Seed>,
-    served: &Arc<ServedSeed>,
-    id: Cid,
-    key: RegionKey,
-    expires_unix_s: u64,
-) -> Service {
-    let (seed, served) = (Arc::clone(seed), Arc::clone(served));
-    Arc::new(move |request| {
-        let request: Request = serde_json::from_slice(request)
-            .map_err(|_| "the request is of another version of farfork".to_owned())?;
-        let answer = match request {
-            Request::Find => {
-                seed.find()?;
-                let (cid, bytes) = (id.to_string(), farfork_fabric::Region::bytes(&*served));
-                let region = key.to_bytes().to_vec();
-                serde_json::to_vec(&Found { cid, bytes, region, expires_unix_s })
+/// What a keeper answers.
+struct Answers {
+    seed: Arc<Seed>,
+    found: Found,
+}
+
+impl Answers {
+    fn answer(&self, request: &[u8]) -> Result<Vec<u8>, String> {
+        if let Some(question) = protocol::decode(request) {
+            return self.answer_node(&question);
+        }
+        match serde_json::from_slice(request) {
+            Ok(Request::Reclaim { wait_ms }) => {
+                let cut_off = self.seed.reclaim(Duration::from_millis(wait_ms));
+                serde_json::to_vec(&Reclaimed { cut_off }).map_err(|error| error.to_string())
             }
-            Request::Reclaim { wait_ms } => {
-                let cut_off = seed.reclaim(Duration::from_millis(wait_ms));
-                serde_json::to_vec(&Reclaimed { cut_off })
+            Err(_) => Err("it does not know this call: use one version of farfork on both sides"
+                .to_owned()),
+        }
+    }
+
+    fn answer_node(&self, question: &Question) -> Result<Vec<u8>, String> {
+        let id = Cid::from_bytes(self.found.cid);
+        let named = |why: String| format!("seed {id}: {why}");
+        match question {
+            Question::Find { image } if *image != id.to_string() => {
+                Err(format!("it has no image {image}, only seed {id}"))
             }
-        };
-        answer.map_err(|error| error.to_string())
-    })
+            Question::Find { .. } => {
+                self.seed.find().map_err(named)?;
+                Ok(protocol::encode(&self.found))
+            }
+            // Which pages clones touch is not recorded.
+            Question::Pages { .. } => Ok(protocol::encode(&Vec::<PageRange>::new())),
+        }
+    }
 }
 
 impl Keeper {

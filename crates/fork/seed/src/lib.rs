@@ -21,6 +21,6 @@ mod served;
 mod seed;
 pub mod status;
 
-pub use client::{connect, find, reclaim};
+pub use client::{connect, reclaim};
 pub use error::SeedError;
 pub use keeper::{Report, Settings, keep};
