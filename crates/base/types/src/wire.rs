@@ -331,6 +331,9 @@ pub enum Reply {
         /// What the agent knows about it besides, in words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        /// The page whose absence ended it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        missing: Option<MissingPage>,
     },
     /// A ghost that was made, or one of the list; [`Reply::Done`] follows the last. The sender's pid in the
     /// packet's credentials is that of its container's first process. [`Reply::InGhost`] follows each.
@@ -353,6 +356,17 @@ pub enum Reply {
         /// The message for the user.
         message: String,
     },
+}
+
+/// A page of an image that could not be read when a clone touched it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingPage {
+    /// Its number in the image's file.
+    pub page: u64,
+    /// Where it should have come from.
+    pub source: String,
+    /// Why it did not.
+    pub cause: String,
 }
 
 /// A clone that runs.

@@ -1,10 +1,10 @@
 //! Starting the far process of a source when a command needs it.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ fn unexpected(answer: Answer) -> FarError {
 ///
 /// # Errors
 /// It cannot be started, or says why it has ended.
-pub fn ensure(place: &Place, command: &[PathBuf]) -> Result<(), FarError> {
+pub fn ensure(place: &Place, command: &[OsString]) -> Result<(), FarError> {
     let directory = place.directory();
     let failed = || FarError::io("start a far process in", directory);
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed())?;
@@ -91,7 +91,7 @@ pub fn ensure(place: &Place, command: &[PathBuf]) -> Result<(), FarError> {
     Err(failed()(io::ErrorKind::TimedOut.into()))
 }
 
-fn start(place: &Place, command: &[PathBuf]) -> io::Result<Child> {
+fn start(place: &Place, command: &[OsString]) -> io::Result<Child> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let log = File::create(place.log())?;
     let mut command = Command::new(program);

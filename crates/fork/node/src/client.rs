@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::channel::{Channel, limit_waiting};
 use crate::error::NodeError;
 use crate::paths;
+pub use crate::registry::CloneEnd;
 
 /// How long a new agent may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -159,16 +160,22 @@ impl Client {
     /// Waits for the end of the clone that this connection started. Returns its wait status, and a
     /// message if more is known.
     pub fn ended(&self) -> Result<(i32, Option<String>), NodeError> {
+        self.end().map(|end| (end.wait_status, end.reason))
+    }
+
+    fn end(&self) -> Result<CloneEnd, NodeError> {
         match self.reply()? {
-            Reply::Exited { wait_status, reason } => Ok((wait_status, reason)),
+            Reply::Exited { wait_status, reason, missing } => {
+                Ok(CloneEnd { wait_status, reason, missing })
+            }
             other => Err(unexpected(other)),
         }
     }
 
-    /// Waits for the end of the clone with this pid: see [`ended`](Client::ended).
-    pub fn wait(&self, pid: i32) -> Result<(i32, Option<String>), NodeError> {
+    /// Waits for the end of the clone with this pid.
+    pub fn wait(&self, pid: i32) -> Result<CloneEnd, NodeError> {
         self.channel.send_about(&Call::Wait { pid }, pid)?;
-        self.ended()
+        self.end()
     }
 
     /// Sends a signal to the clone with this pid.

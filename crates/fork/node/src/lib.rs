@@ -23,6 +23,7 @@ mod headroom;
 mod images;
 mod leftovers;
 mod lock;
+mod missing;
 mod overlays;
 pub mod owner_lock;
 pub mod paths;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use farfork_restore::{Event, Members, Started};
 use farfork_sys::pidfd;
+use farfork_types::wire::MissingPage;
 use farfork_types::{Cid, Tiering};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -18,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::ghosts::Container;
 use crate::images::{NodeImage, NodePool, Pin};
+use crate::missing;
 use crate::profile::Profile;
 use crate::sync::{locked, unpoisoned};
 
@@ -43,6 +45,8 @@ pub struct RunningClone {
     pub image: Arc<NodeImage>,
     /// Bytes that were made local while it ran.
     pub promoted_bytes: AtomicU64,
+    /// When it was added, in microseconds since 1970.
+    added_unix_us: u64,
     seen: AtomicI32,
     started: Started,
     /// All its descendants, if the kernel does not end them with its init.
@@ -63,6 +67,8 @@ pub struct CloneEnd {
     pub wait_status: i32,
     /// A message, if more is known.
     pub reason: Option<String>,
+    /// The page whose absence ended it.
+    pub missing: Option<MissingPage>,
 }
 
 /// Why a clone ends whose init was killed.
@@ -138,6 +144,12 @@ impl RunningClone {
     fn leave_container(&self) {
         let container = locked(&self.container).take();
         drop(container);
+    }
+
+    /// The page whose absence ended it.
+    fn missing_page(&self, wait_status: i32) -> Option<MissingPage> {
+        let pool = self.pool.pool().path();
+        missing::page_of(pool, self.cid, self.pid, self.added_unix_us, wait_status)
     }
 
     /// Drops the pin, which may give chunks back: never under the lock of the tables.
@@ -270,6 +282,7 @@ impl Registry {
             pool: origin.pool,
             image: origin.image,
             promoted_bytes: AtomicU64::new(0),
+            added_unix_us: missing::now_unix_us(),
             seen: AtomicI32::new(origin.pid),
             started,
             members,
@@ -392,10 +405,12 @@ impl Registry {
             Cause::Exited(status) => (status, None),
             Cause::InitKilled => (libc::SIGKILL, Some(WITHOUT_INIT.to_owned())),
         };
-        let reason = clone.ghost(Container::shortage).flatten().or(alone);
+        let missing = clone.missing_page(wait_status);
+        let of_page = || missing.as_ref().map(missing::in_words);
+        let reason = clone.ghost(Container::shortage).flatten().or(alone).or_else(of_page);
         clone.leave_container();
         drop(clone);
-        self.end(number, CloneEnd { wait_status, reason });
+        self.end(number, CloneEnd { wait_status, reason, missing });
     }
 
     fn end(&self, number: CloneNumber, end: CloneEnd) {

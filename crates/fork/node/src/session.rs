@@ -17,6 +17,7 @@ use crate::error::NodeError;
 use crate::ghosts::Ghosts;
 use crate::headroom::MemoryHeadroom;
 use crate::images::Images;
+use crate::missing;
 use crate::preforked::PreforkedInits;
 use crate::profile::Sampler;
 use crate::promote;
@@ -85,7 +86,9 @@ impl Node {
         call: &RestoreCall,
         fds: Vec<OwnedFd>,
     ) -> Result<(), NodeError> {
+        let begun_unix_us = missing::now_unix_us();
         let started = self.start(channel, call, fds);
+        let started = started.map_err(|error| missing::explained(error, call, begun_unix_us));
         if let Some(preforked) = &self.preforked {
             preforked.used();
         }
@@ -123,10 +126,9 @@ impl Node {
 
     /// Waits for the end of a clone and reports it.
     fn report_end(&self, channel: &Channel, number: CloneNumber) -> Result<(), NodeError> {
-        let Some(CloneEnd { wait_status, reason }) = self.registry.wait(number) else {
-            return Ok(());
-        };
-        channel.send(&Reply::Exited { wait_status, reason }, &[])
+        let Some(end) = self.registry.wait(number) else { return Ok(()) };
+        let CloneEnd { wait_status, reason, missing } = end;
+        channel.send(&Reply::Exited { wait_status, reason, missing }, &[])
     }
 
     fn wait(&self, channel: &Channel, about: Option<i32>, seen: i32) -> Result<(), NodeError> {

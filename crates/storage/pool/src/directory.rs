@@ -13,8 +13,9 @@ use rustix::io::Errno;
 
 use crate::error::PoolError;
 use crate::failpoint::step;
-use crate::layout::NEW;
+use crate::layout::{IMAGES, NEW};
 use crate::lock::{self, HeldLock, LockByte};
+use crate::media::Medium;
 
 /// The directory of a pool.
 #[derive(Debug)]
@@ -86,6 +87,16 @@ impl Directory {
     ) -> impl FnOnce(io::Error) -> PoolError + use<> {
         let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
         move |source| PoolError::Io { doing, path, source }
+    }
+
+    /// What its images lie on. They may be a mount of their own, such as far memory.
+    pub(crate) fn medium_of_images(&self) -> Result<Medium, PoolError> {
+        let failed = || self.failed("look at", IMAGES);
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.fd, IMAGES, flags, Mode::empty()) {
+            Ok(images) => Medium::under(images).map_err(failed()),
+            Err(errno) => Err(failed()(errno.into())),
+        }
     }
 
     /// What is known of the directory itself, and of the one above it.

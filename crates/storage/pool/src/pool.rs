@@ -134,7 +134,7 @@ impl Pool {
         demand_private(&directory)?;
         let (block, superblock) = Superblock::load(&directory)?;
         let look = || directory.failed("look at", "");
-        let medium = Medium::under(directory.fd()).map_err(look())?;
+        let medium = directory.medium_of_images()?;
         medium.suits(path)?;
         let (own, above) = directory.look_around().map_err(look())?;
         let account = Account::of(block.uuid, medium);

@@ -3,9 +3,10 @@
 use std::fs;
 use std::process::ExitCode;
 
-use farfork_node::client::Client;
+use farfork_node::client::{Client, CloneEnd};
 use farfork_node::paths;
-use farfork_types::wire::CloneState;
+use farfork_types::wire::{CloneState, MissingPage};
+use serde::Serialize;
 
 use crate::output::print_json;
 use crate::{CommandResult, node, size, usage_error};
@@ -18,6 +19,21 @@ pub(crate) struct WaitArgs {
     /// Node that the clone runs on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
+    /// Print one JSON document: its exit status, or the signal that ended it, and the page of its image that
+    /// could not be read, if that was the reason.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The end of a clone, for programs.
+#[derive(Serialize)]
+struct End<'a> {
+    /// Its exit status, if it has exited.
+    status: Option<i32>,
+    /// The signal that ended it.
+    signal: Option<i32>,
+    #[serde(flatten)]
+    missing: Option<&'a MissingPage>,
 }
 
 /// The clone to signal.
@@ -47,8 +63,13 @@ pub(crate) struct PsArgs {
 
 /// Waits, and exits as the clone did.
 pub(crate) fn wait(args: &WaitArgs) -> CommandResult {
-    let status = report_end(Client::connect(&args.node)?.wait(args.pid)?);
-    Ok(exit_code(status))
+    let CloneEnd { wait_status, reason, missing } = Client::connect(&args.node)?.wait(args.pid)?;
+    if args.json {
+        let signal = Some(wait_status & 0x7f).filter(|signal| *signal != 0);
+        let status = signal.is_none().then_some(wait_status >> 8 & 0xff);
+        print_json(&End { status, signal, missing: missing.as_ref() })?;
+    }
+    Ok(exit_code(report_end((wait_status, reason))))
 }
 
 /// Signals.

@@ -8,6 +8,7 @@ mod bench;
 mod checkpoint;
 mod clones;
 mod doctor;
+mod far;
 mod generate;
 mod ghost;
 mod help;
@@ -29,6 +30,7 @@ mod reference;
 mod region;
 mod replay;
 mod restore;
+mod resume;
 mod seeds;
 mod serve;
 mod sim;
@@ -71,6 +73,8 @@ enum Command {
     Restore(restore::Args),
     /// Prepare a running process to be forked on any node, and print the handle of its seed.
     Prepare(seeds::PrepareArgs),
+    /// Start clones of a seed, on this node or another.
+    Resume(resume::Args),
     /// End a seed: no clone starts from it any more.
     Reclaim(seeds::ReclaimArgs),
     /// List the seeds of this machine.
@@ -78,6 +82,9 @@ enum Command {
     /// Keep a seed. Started by prepare.
     #[command(hide = true)]
     SeedKeeper(seeds::KeeperArgs),
+    /// Serve images to other nodes, and look at those of other nodes.
+    #[command(subcommand)]
+    Far(far::Command),
     /// Wait until a clone exits, and exit with its status.
     Wait(clones::WaitArgs),
     /// Send a signal to a clone.
@@ -138,9 +145,11 @@ fn main() -> ExitCode {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Prepare(args) => seeds::prepare(&args),
+        Command::Resume(args) => resume::run(&args),
         Command::Reclaim(args) => seeds::reclaim(&args),
         Command::Seeds(args) => seeds::list(&args),
         Command::SeedKeeper(args) => seeds::keep(&args),
+        Command::Far(command) => far::run(&command),
         Command::Wait(args) => clones::wait(&args),
         Command::Kill(args) => clones::kill(&args),
         Command::Ps(args) => clones::ps(&args),

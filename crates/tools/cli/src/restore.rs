@@ -14,6 +14,7 @@ use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
 use serde::Serialize;
 
+use crate::far::{FarArgs, FarPool};
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
@@ -24,6 +25,8 @@ use crate::{CommandResult, clones, error_text, node, size, usage_error};
 pub(crate) struct Args {
     #[command(flatten)]
     pool: PoolArg,
+    #[command(flatten)]
+    far: FarArgs,
     /// Name or id of the image.
     image: String,
     #[command(flatten)]
@@ -105,8 +108,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     if let Some(message) = args.clones.contradiction() {
         return Ok(usage_error(message));
     }
-    let path = args.pool.path()?;
-    let cid = resolve(&Pool::open(&path)?, &args.image)?;
+    let (path, cid) = match args.far.find(&args.image)? {
+        Some(FarPool { path, cid }) => (path, cid),
+        None => {
+            let path = args.pool.path()?;
+            let cid = resolve(&Pool::open(&path)?, &args.image)?;
+            (path, cid)
+        }
+    };
     let clones = args.clones.start_all(path, cid, &args.image)?;
     args.clones.report(cid, &args.image, &clones, None)?;
     if args.clones.detach { Ok(ExitCode::SUCCESS) } else { attend(&clones) }

@@ -1,0 +1,227 @@
+//! `farfork far`, and `restore --far`.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use farfork_far::control::Status;
+use farfork_far::place::Place;
+use farfork_far::{FarServer, MountSettings, key_at, new_key_at, prefetch, serve_mount, start};
+use farfork_node::paths;
+use farfork_types::Cid;
+
+use crate::output::print_json;
+use crate::pool::PoolArg;
+use crate::{CommandResult, size};
+
+/// What to do with far memory.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Serve the images of a pool to other nodes.
+    Serve(ServeArgs),
+    /// Show the sources that this machine uses, and what was fetched from them.
+    Status {
+        /// Print one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Unmount the images of a source. Clones must not use them.
+    Unmount {
+        /// The source.
+        #[arg(value_name = "ADDRESS:PORT")]
+        source: String,
+    },
+    /// Mount the images of a source. "farfork restore --far" starts this by itself.
+    #[command(hide = true)]
+    Mount(MountArgs),
+    /// Read pages of a far image, which stand on standard input.
+    #[command(hide = true)]
+    Prefetch {
+        /// The image's file.
+        path: PathBuf,
+    },
+}
+
+/// What to serve, and where.
+#[derive(clap::Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Address to listen on. With port 0 the kernel chooses a port. The address is printed.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7473")]
+    listen: String,
+    /// File with the key that other nodes need; made if it does not exist. Default: far.key in the run
+    /// directory.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// What to mount.
+#[derive(clap::Args)]
+pub(crate) struct MountArgs {
+    /// Directory of the far pool.
+    #[arg(long, value_name = "DIR")]
+    place: PathBuf,
+    /// The source.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    source: String,
+    /// File with the key.
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// Limit of a read, in milliseconds.
+    #[arg(long, value_name = "MS")]
+    deadline_ms: u64,
+    /// Unmount and exit after so many seconds without clones.
+    #[arg(long, value_name = "SECONDS")]
+    idle_s: Option<u64>,
+}
+
+/// Where an image is restored from that no pool of this machine has.
+#[derive(clap::Args)]
+pub(crate) struct FarArgs {
+    /// Restore an image of the node that serves it there ("farfork far serve"). Its pages are fetched when
+    /// clones touch them, and in the background before that.
+    #[arg(long = "far", value_name = "ADDRESS:PORT", conflicts_with = "path")]
+    source: Option<String>,
+    /// File with the key of that node. Default: far.key in the run directory.
+    #[arg(long = "far-key", value_name = "FILE", env = "FARFORK_FAR_KEY")]
+    key: Option<PathBuf>,
+    /// Limit of a read from that node, in milliseconds. After it, the clone gets SIGBUS. The first restore
+    /// from a source decides.
+    #[arg(long, value_name = "MS", env = "FARFORK_FAR_DEADLINE_MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
+    far_deadline_ms: u64,
+    /// Fetch pages only when clones touch them.
+    #[arg(long, requires = "source")]
+    no_prefetch: bool,
+}
+
+/// A far pool, and an image in it.
+pub(crate) struct FarPool {
+    pub(crate) path: PathBuf,
+    pub(crate) cid: Cid,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(command: &Command) -> CommandResult {
+    match command {
+        Command::Serve(args) => serve(args),
+        Command::Status { json } => status(*json),
+        Command::Unmount { source } => {
+            start::stop(&Place::of(&paths::run_directory(), source))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Mount(args) => mount(args),
+        Command::Prefetch { path } => {
+            prefetch::run(path)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn serve(args: &ServeArgs) -> CommandResult {
+    let path = args.pool.path()?;
+    let key_path = key_path(args.key.as_deref());
+    if args.key.is_none() {
+        DirBuilder::new().recursive(true).mode(0o700).create(paths::run_directory())?;
+    }
+    let server = FarServer::start(&args.listen, &[&path], new_key_at(&key_path)?)?;
+    println!("{}", server.address());
+    eprintln!(
+        "serving the images of {} at {}; other nodes need the key in {}",
+        path.display(),
+        server.address(),
+        key_path.display()
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            pressed = tokio::signal::ctrl_c() => pressed,
+        }
+    })?;
+    drop(server);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn key_path(given: Option<&Path>) -> PathBuf {
+    given.map_or_else(|| paths::run_directory().join("far.key"), Path::to_owned)
+}
+
+fn mount(args: &MountArgs) -> CommandResult {
+    let settings = MountSettings {
+        place: Place::at(&args.place),
+        address: args.source.clone(),
+        key: key_at(&args.key)?,
+        deadline: Duration::from_millis(args.deadline_ms),
+        idle: args.idle_s.map(Duration::from_secs),
+        prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
+    };
+    serve_mount(settings, || {})?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(json: bool) -> CommandResult {
+    let places = Place::all(&paths::run_directory());
+    // Where no far process runs, nothing is mounted.
+    let all: Vec<Status> = places.iter().filter_map(|place| start::status(place).ok()).collect();
+    if json {
+        print_json(&all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{:<32} {:>8} {:>10} {:>10} {:>7}", "SOURCE", "IMAGES", "FETCHED", "OF", "FAILED");
+    for source in &all {
+        let sum = |of: fn(&farfork_far::control::ImageStatus) -> u64| {
+            size::show(source.images.iter().map(of).sum())
+        };
+        println!(
+            "{:<32} {:>8} {:>10} {:>10} {:>7}",
+            source.source,
+            source.images.len(),
+            sum(|image| image.fetched_bytes),
+            sum(|image| image.bytes),
+            source.failed_reads
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl FarArgs {
+    /// The far pool and the image in it, if the image comes from another node.
+    pub(crate) fn find(&self, image: &str) -> Result<Option<FarPool>, Box<dyn Error>> {
+        let Some(source) = &self.source else { return Ok(None) };
+        let place = Place::of(&paths::run_directory(), source);
+        let key = std::path::absolute(key_path(self.key.as_deref()))?;
+        // A key that cannot be used is reported here.
+        key_at(&key)?;
+        let command = mount_command(&place, source, &key, self.far_deadline_ms, None)?;
+        start::ensure(&place, &command)?;
+        let cid = start::find(&place, image, !self.no_prefetch)?;
+        Ok(Some(FarPool { path: place.pool(), cid: cid.parse()? }))
+    }
+}
+
+/// What starts a far process that serves `place`; with `idle_s`, until it has had no clones for so long.
+pub(crate) fn mount_command(
+    place: &Place,
+    source: &str,
+    key: &Path,
+    deadline_ms: u64,
+    idle_s: Option<u64>,
+) -> io::Result<Vec<OsString>> {
+    let mut command = vec![std::env::current_exe()?.into_os_string()];
+    command.extend(["far", "mount", "--place"].map(OsString::from));
+    command.extend([place.directory().into(), "--source".into(), source.into()]);
+    command.extend(["--key".into(), key.into()]);
+    command.extend(["--deadline-ms".into(), deadline_ms.to_string().into()]);
+    if let Some(idle_s) = idle_s {
+        command.extend(["--idle-s".into(), idle_s.to_string().into()]);
+    }
+    Ok(command)
+}
