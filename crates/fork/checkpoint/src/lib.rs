@@ -61,7 +61,7 @@ use descriptors::KeptConnections;
 pub use error::CheckpointError;
 pub use external::External;
 pub use options::{CheckpointOptions, Disposition};
-pub use shadow::{Part, PartSource, Prepared, Shadow, ShadowMemory, prepare};
+pub use shadow::{Parent, Part, PartSource, Prepared, Shadow, ShadowMemory, prepare};
 use refuse::{Refusal, Refusals};
 use tree::StoppedTree;
 pub use tree::Target;

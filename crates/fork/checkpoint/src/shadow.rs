@@ -74,13 +74,27 @@ pub enum PartSource {
 pub struct Shadow {
     copy: StoppedCopy,
     handle: OwnedFd,
-    parent: i32,
-    /// When the parent was started, since its pid may be reused.
-    parent_started: Option<u64>,
+    parent: Parent,
     mem: Arc<File>,
     is_alive: Arc<AtomicBool>,
     /// The kernel lets only the thread that traces it wait for it.
     of_thread: PhantomData<*const ()>,
+}
+
+/// The process that a shadow is a copy of.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent {
+    /// Its pid here.
+    pub pid: i32,
+    /// When it was started, since its pid may be reused.
+    started: Option<u64>,
+}
+
+impl Parent {
+    /// Whether it still lives.
+    pub fn lives(&self) -> bool {
+        self.started.is_some() && proc::started(self.pid) == self.started
+    }
 }
 
 /// Reads the memory of a shadow, in any thread.
@@ -240,9 +254,9 @@ impl Shadow {
     fn new(copy: StoppedCopy, parent: i32) -> Result<Shadow, CheckpointError> {
         let handle = pidfd::open(copy.pid).map_err(doing(copy.pid, "watch the frozen copy"))?;
         let mem = Arc::new(copy::open(copy.pid)?);
-        let (parent_started, is_alive) = (proc::started(parent), Arc::new(AtomicBool::new(true)));
-        let of_thread = PhantomData;
-        Ok(Shadow { copy, handle, parent, parent_started, mem, is_alive, of_thread })
+        let parent = Parent { pid: parent, started: proc::started(parent) };
+        let is_alive = Arc::new(AtomicBool::new(true));
+        Ok(Shadow { copy, handle, parent, mem, is_alive, of_thread: PhantomData })
     }
 
     /// Its pid here.
@@ -251,13 +265,8 @@ impl Shadow {
     }
 
     /// The process that it is a copy of.
-    pub fn parent(&self) -> i32 {
+    pub fn parent(&self) -> Parent {
         self.parent
-    }
-
-    /// Whether the process that it is a copy of still lives.
-    pub fn has_parent(&self) -> bool {
-        self.parent_started.is_some() && proc::started(self.parent) == self.parent_started
     }
 
     /// Its memory.
@@ -269,7 +278,8 @@ impl Shadow {
     /// Kills it, and has its parent reap it, for which the parent is stopped. If that fails, as in a
     /// frozen cgroup, the next checkpoint of the parent does it, or its end.
     pub fn reclaim(self) -> Result<(), CheckpointError> {
-        let (parent, is_there) = (self.parent, self.has_parent());
+        let Parent { pid: parent, .. } = self.parent;
+        let is_there = self.parent.lives();
         drop(self);
         if !is_there {
             return Ok(());

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_checkpoint::{Prepared, Shadow, prepare};
+use farfork_checkpoint::{Parent, Prepared, Shadow, prepare};
 use farfork_fabric::tcp::{Server, ServerSettings};
 use farfork_fabric::{Region, Regions};
 use farfork_far::protocol::{self, Found, PageRange, Question};
@@ -91,6 +91,7 @@ struct Keeper {
     socket: StatusSocket,
     signals: SignalFd,
     shadow: Option<Shadow>,
+    parent: Parent,
     grace: Duration,
     expires: Instant,
     status: Status,
@@ -161,9 +162,9 @@ pub fn keep(
         nodes: 0,
         served_bytes: 0,
     };
-    let (grace, shadow) = (settings.grace, Some(shadow));
+    let (grace, parent, shadow) = (settings.grace, shadow.parent(), Some(shadow));
     let mut keeper =
-        Keeper { seed, served, server, socket, signals, shadow, grace, expires, status };
+        Keeper { seed, served, server, socket, signals, shadow, parent, grace, expires, status };
     if report(&made).is_err() {
         keeper.end("the command that prepared it was killed", 0);
         return Ok(());
@@ -285,7 +286,7 @@ impl Keeper {
             Phase::Ended { why, .. } => ("ended", Some(why)),
         };
         Status {
-            parent_lives: self.shadow.as_ref().is_some_and(Shadow::has_parent),
+            parent_lives: self.parent.lives(),
             state: state.to_owned(),
             reason,
             resumes: self.seed.found(),

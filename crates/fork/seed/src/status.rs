@@ -106,13 +106,18 @@ pub fn list(directory: &Path) -> Result<Vec<Status>, SeedError> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 let _ = fs::remove_file(&path);
             }
-            // It has just ended.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if has_just_ended(&error) => {}
             Err(source) => return Err(SeedError::Place { doing: "ask the keeper at", path, source }),
         }
     }
     all.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(all)
+}
+
+/// Whether an error is that of a keeper that ended while it was being asked.
+fn has_just_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotFound, UnexpectedEof};
+    [NotFound, ConnectionReset, BrokenPipe, UnexpectedEof].contains(&error.kind())
 }
 
 fn ask(path: &Path) -> io::Result<Status> {

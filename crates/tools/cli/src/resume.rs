@@ -17,7 +17,7 @@ use crate::restore::{CloneArgs, Fetched, attend};
 use crate::{CommandResult, seeds, usage_error};
 
 /// How long what was fetched stays after the last clone of this machine has ended, in seconds.
-const KEPT_S: u64 = 10;
+const KEPT_S: u64 = 3;
 
 /// The seed, and how its clones are started.
 #[derive(clap::Args)]
