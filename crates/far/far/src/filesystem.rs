@@ -103,7 +103,7 @@ impl FarImages {
         let common = Attr { ino: inode, uid, gid, blksize: PAGE_BYTES as u32, ..Attr::default() };
         let attributes = match image {
             Some(image) => {
-                let created = image.created_unix_s;
+                let created = image.modified_unix_ns / 1_000_000_000;
                 Attr {
                     mode: libc::S_IFREG | 0o400,
                     nlink: 1,

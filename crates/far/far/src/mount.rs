@@ -102,8 +102,8 @@ pub fn serve_mount(settings: MountSettings, ready: impl FnOnce()) -> Result<(), 
     Ok(())
 }
 
-fn process(error: impl std::fmt::Display) -> FarError {
-    FarError::Process(format!("cannot mount far memory: {error}"))
+fn process(reason: impl std::fmt::Display) -> FarError {
+    FarError::Process(format!("cannot mount far memory: {reason}"))
 }
 
 /// Threads wait in reads of the device: the kernel wakes one of them for each request.

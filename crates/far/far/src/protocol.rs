@@ -29,8 +29,8 @@ pub struct Found {
     pub cid: [u8; 16],
     /// Length of its file.
     pub bytes: u64,
-    /// When it was made, in seconds since 1970.
-    pub created_unix_s: u64,
+    /// When its file was written last, in nanoseconds since 1970. Images are never written to again.
+    pub modified_unix_ns: u64,
     /// [`RegionKey::to_bytes`].
     key: Vec<u8>,
 }
@@ -40,8 +40,8 @@ pub type PageRange = (u64, u64);
 
 impl Found {
     /// An image, whose region has this key.
-    pub fn new(cid: Cid, bytes: u64, created_unix_s: u64, key: RegionKey) -> Found {
-        Found { cid: cid.to_bytes(), bytes, created_unix_s, key: key.to_bytes().to_vec() }
+    pub fn new(cid: Cid, bytes: u64, modified_unix_ns: u64, key: RegionKey) -> Found {
+        Found { cid: cid.to_bytes(), bytes, modified_unix_ns, key: key.to_bytes().to_vec() }
     }
 
     /// Key of its region.

@@ -95,12 +95,13 @@ impl Shelf {
         let file = pool.find(cid)?;
         let id = file.id;
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = |key| Found::new(cid, id.bytes, id.created_unix_s, key);
+        let failed = |source| PoolError::ReadImage { cid, source };
+        let region = file.file().try_clone().and_then(ImageRegion::new).map_err(failed)?;
+        let modified_unix_ns = region.modified_unix_ns();
+        let found = |key| Found::new(cid, id.bytes, modified_unix_ns, key);
         if let Some((_, key)) = served.get(&cid).filter(|(known, _)| *known == id) {
             return Ok(found(*key));
         }
-        let failed = |source| PoolError::ReadImage { cid, source };
-        let region = file.file().try_clone().and_then(ImageRegion::new).map_err(failed)?;
         let key = self.regions.register(Arc::new(region)).map_err(failed)?;
         if let Some((_, old)) = served.insert(cid, (id, key)) {
             self.regions.remove(old.id);
@@ -155,6 +156,10 @@ impl ImageRegion {
         let found = file.metadata()?;
         let modified = (found.mtime(), found.mtime_nsec());
         Ok(ImageRegion { file, bytes: found.len(), modified })
+    }
+
+    fn modified_unix_ns(&self) -> u64 {
+        (self.modified.0 * 1_000_000_000 + self.modified.1) as u64
     }
 
     fn check(&self) -> io::Result<()> {

@@ -46,7 +46,7 @@ struct Link {
 pub struct FarImage {
     pub cid: Cid,
     pub bytes: u64,
-    pub created_unix_s: u64,
+    pub modified_unix_ns: u64,
     /// Bytes that were read of it.
     pub fetched_bytes: AtomicU64,
     /// Its beginning, which has the checksum of all its metadata.
@@ -58,8 +58,8 @@ pub struct FarImage {
 impl FarImage {
     /// Whether another answer of a source means the same bytes.
     pub fn is_same(&self, other: &FarImage) -> bool {
-        (self.cid, self.bytes, self.created_unix_s, &self.first_page)
-            == (other.cid, other.bytes, other.created_unix_s, &other.first_page)
+        (self.cid, self.bytes, self.modified_unix_ns, &self.first_page)
+            == (other.cid, other.bytes, other.modified_unix_ns, &other.first_page)
     }
 }
 
@@ -87,6 +87,8 @@ impl Source {
 
     /// The image with this name or id.
     pub fn find(&self, image: &str) -> Result<FarImage, Cause> {
+        // A command asks for a new attempt.
+        *locked(&self.failed) = None;
         self.within_deadline(|deadline| {
             let link = self.link(deadline)?;
             let found = self.ask(&link, image, deadline)?;
@@ -95,7 +97,7 @@ impl Source {
             Ok(FarImage {
                 cid: Cid::from_bytes(found.cid),
                 bytes: found.bytes,
-                created_unix_s: found.created_unix_s,
+                modified_unix_ns: found.modified_unix_ns,
                 fetched_bytes: AtomicU64::new(0),
                 first_page,
                 key: Mutex::new((link.number, key)),
@@ -251,8 +253,8 @@ impl Source {
         }
         let found = self.ask(link, &image.cid.to_string(), deadline)?;
         let key = found.key().ok_or_else(odd_answer)?;
-        let is_same = (found.cid, found.bytes, found.created_unix_s)
-            == (image.cid.to_bytes(), image.bytes, image.created_unix_s);
+        let is_same = (found.cid, found.bytes, found.modified_unix_ns)
+            == (image.cid.to_bytes(), image.bytes, image.modified_unix_ns);
         if !is_same || self.first_page(link, key, found.bytes, deadline)? != image.first_page {
             let (source, cid) = (self.name(), image.cid);
             return Err(Failed::Image(format!("{source} has another image {cid} than before")));

@@ -131,7 +131,7 @@ pub fn keep(
     let regions = Arc::new(Regions::new());
     let key = regions.register(Arc::clone(&served) as _).map_err(failed("draw a key"))?;
     let mut fabric = ServerSettings::new(regions, handle.shared_key().alone());
-    let found = Found::new(id, served.bytes(), unix_s(Duration::ZERO), key);
+    let found = Found::new(id, served.bytes(), unix_s(Duration::ZERO) * 1_000_000_000, key);
     let answers = Answers { seed: Arc::clone(&seed), found };
     fabric.service = Arc::new(move |request| answers.answer(request));
     fabric.connections = CONNECTIONS;

@@ -12,6 +12,7 @@ const COVERED: &[&str] = &[
     "README.md",
     "bench/",
     "crates/base/",
+    "crates/far/",
     "crates/fork/",
     "crates/platform/platform/src/",
     "crates/platform/policy/",

@@ -1,0 +1,111 @@
+//! Clones of far images have the right bytes, and fetch each page once.
+
+use std::time::{Duration, Instant};
+
+use farfork_tests::driver::Tests;
+use farfork_tests::program::{Program, Source};
+use farfork_tests::{Outcome, Trouble, testbed};
+use nix::sys::signal::Signal;
+
+use crate::bed::{Bed, missing};
+
+/// Adds the tests.
+pub fn add(tests: &mut Tests) {
+    tests.add("far::on_demand", missing(), on_demand);
+    tests.add("far::prefetched", missing(), prefetched);
+    tests.add("far::python", missing(), python);
+    tests.add("far::server_started_anew", missing(), server_started_anew);
+    tests.add("far::removed_image", missing(), removed_image);
+    tests.add("far::unmounted", missing(), unmounted);
+}
+
+pub fn demand(holds: bool, what: &str, seen: &dyn std::fmt::Debug) -> Outcome {
+    if holds { Ok(()) } else { Err(Trouble::Failed(format!("expected {what}, saw {seen:?}"))) }
+}
+
+fn on_demand() -> Outcome {
+    let mut bed = Bed::set("on-demand")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut first, pid) = bed.detached(&image, &["--no-prefetch"])?;
+    let (fetched, bytes) = bed.fetched()?;
+    demand(0 < fetched && fetched < bytes / 4, "a part to be fetched", &(fetched, bytes))?;
+    first.send_byte();
+    bed.must_pass(pid)?;
+    let (all, _) = bed.fetched()?;
+    demand(all >= 32 << 20, "all of the program's memory to be fetched", &(all, bytes))?;
+    // Nothing is fetched twice: not by a second clone, and not by several at once.
+    let others =
+        (0..3).map(|_| bed.clone(&image, &["--no-prefetch"])).collect::<Outcome<Vec<_>>>()?;
+    for mut other in others {
+        other.must_pass()?;
+    }
+    let (again, _) = bed.fetched()?;
+    demand(again - all < 64 << 10, "nothing to be fetched again", &(all, again))
+}
+
+fn prefetched() -> Outcome {
+    let mut bed = Bed::set("prefetched")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut clone, pid) = bed.detached(&image, &[])?;
+    let end = Instant::now() + Duration::from_secs(30);
+    while bed.fetched().is_ok_and(|(fetched, bytes)| fetched < bytes) {
+        demand(Instant::now() < end, "the image to be fetched in advance", &bed.fetched()?)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // From here on the server is not needed.
+    bed.signal_server(Signal::SIGKILL)?;
+    clone.send_byte();
+    bed.must_pass(pid)
+}
+
+fn python() -> Outcome {
+    let mut bed = Bed::set("python")?;
+    let image =
+        bed.image(&Program::of("rt_python", Source::Script("python3", &[], "rt_python.py")))?;
+    bed.serve()?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
+    bed.clone(&image, &[])?.must_pass()
+}
+
+fn server_started_anew() -> Outcome {
+    let mut bed = Bed::set("anew")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut running, pid) = bed.detached(&image, &["--no-prefetch"])?;
+    bed.signal_server(Signal::SIGKILL)?;
+    bed.serve()?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
+    running.send_byte();
+    bed.must_pass(pid)
+}
+
+fn removed_image() -> Outcome {
+    let mut bed = Bed::set("removed")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut running, pid) = bed.detached(&image, &["--no-prefetch"])?;
+    farfork_tests::farfork::forget(&bed.pool, &image)?;
+    let said = bed.refused(bed.restore(&image, &[])?)?;
+    demand(said.contains("it has no image far/removed"), "no such image", &said)?;
+    demand(said.contains(bed.address()), "the address", &said)?;
+    // The server has its file open.
+    running.send_byte();
+    bed.must_pass(pid)
+}
+
+fn unmounted() -> Outcome {
+    let mut bed = Bed::set("unmounted")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut clone, pid) = bed.detached(&image, &["--no-prefetch"])?;
+    let said = bed.refused(bed.unmount()?)?;
+    demand(said.contains("end the clones"), "a refusal", &said)?;
+    clone.send_byte();
+    bed.must_pass(pid)?;
+    testbed::eventually("the unmount", || {
+        Ok(farfork_tests::farfork::run(bed.unmount()?)?.status.success())
+    })?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
+}

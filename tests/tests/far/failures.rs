@@ -1,0 +1,179 @@
+//! What is not there is an error that names the source, by the deadline. It is never other bytes.
+
+use std::fs::{self, Permissions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use farfork_tests::driver::Tests;
+use farfork_tests::program::Program;
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Trouble};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::answers::demand;
+use crate::bed::{Bed, DEADLINE, missing};
+
+/// Above a deadline: a fault is tried twice, and the machine has other things to do.
+const MARGIN: Duration = Duration::from_secs(4);
+
+/// Adds the tests.
+pub fn add(tests: &mut Tests) {
+    tests.add("far::server_killed", missing(), server_killed);
+    tests.add("far::server_stopped", missing(), server_stopped);
+    tests.add("far::cable_cut", missing(), cable_cut);
+    tests.add("far::system_call", missing(), system_call);
+    tests.add("far::clone_killed_while_it_waits", missing(), clone_killed_while_it_waits);
+    tests.add("far::far_process_killed", missing(), far_process_killed);
+    tests.add("far::wrong_key", missing(), wrong_key);
+    tests.add("far::changed_image", missing(), changed_image);
+    tests.add("far::other_image", missing(), other_image);
+}
+
+/// A clone that has its first pages, and can be waited for.
+fn scene(bed: &mut Bed) -> Outcome<(Subject, i32, String)> {
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut clone, pid) = bed.detached(&image, &["--no-prefetch"])?;
+    clone.send(b"t");
+    clone.await_line("NOTE touched 1")?;
+    Ok((clone, pid, image))
+}
+
+/// The clone touches what is not there; demands SIGBUS in time, with page, source and cause.
+fn must_end(bed: &Bed, mut clone: Subject, pid: i32, causes: &[&str]) -> Outcome {
+    clone.send_byte();
+    let (end, took) = bed.wait(pid)?;
+    demand(took < 2 * DEADLINE + MARGIN, "an end by the deadline", &took)?;
+    demand(end["signal"] == libc_sigbus(), "SIGBUS", &end)?;
+    demand(end["status"].is_null() && end["page"].is_u64(), "a page", &end)?;
+    demand(end["source"] == format!("tcp://{}", bed.address()), "the source", &end)?;
+    let cause = end["cause"].as_str().unwrap_or_default();
+    demand(causes.iter().any(|known| cause.contains(known)), "the cause", &end)?;
+    demand(cause.contains(bed.address()), "the address in the cause", &end)?;
+    demand(!clone.said("PASS"), "no answer", &clone.transcript())
+}
+
+fn libc_sigbus() -> Value {
+    Value::from(Signal::SIGBUS as i32)
+}
+
+fn server_killed() -> Outcome {
+    let mut bed = Bed::set("killed")?;
+    let (clone, pid, image) = scene(&mut bed)?;
+    bed.signal_server(Signal::SIGKILL)?;
+    must_end(&bed, clone, pid, &["Connection refused", "broke"])?;
+    let said = bed.refused(bed.restore(&image, &[])?)?;
+    demand(said.contains(bed.address()) && said.contains("refused"), "a named error", &said)
+}
+
+fn server_stopped() -> Outcome {
+    let mut bed = Bed::set("stopped")?;
+    let (clone, pid, _) = scene(&mut bed)?;
+    bed.signal_server(Signal::SIGSTOP)?;
+    must_end(&bed, clone, pid, &["did not answer within the deadline"])?;
+    // What does not answer for a while is not given up for good.
+    bed.signal_server(Signal::SIGCONT)?;
+    let image = format!("far/{}", "stopped");
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
+}
+
+fn cable_cut() -> Outcome {
+    let mut bed = Bed::set("cut")?;
+    let (clone, pid, _) = scene(&mut bed)?;
+    bed.cut()?;
+    must_end(&bed, clone, pid, &["did not answer within the deadline", "unreachable", "timed out"])
+}
+
+/// A system call gets an error, and the process goes on.
+fn system_call() -> Outcome {
+    let mut bed = Bed::set("call")?;
+    let (mut clone, _, _) = scene(&mut bed)?;
+    // With all the code that it needs for the second call.
+    clone.send(b"f");
+    clone.await_line("NOTE write 64 0")?;
+    bed.signal_server(Signal::SIGKILL)?;
+    clone.send(b"f");
+    clone.await_line(&format!("NOTE write -1 {}", nix::errno::Errno::EFAULT as i32))
+}
+
+fn clone_killed_while_it_waits() -> Outcome {
+    let mut bed = Bed::set("waits")?;
+    let (mut clone, pid, _) = scene(&mut bed)?;
+    bed.signal_server(Signal::SIGSTOP)?;
+    clone.send_byte();
+    std::thread::sleep(DEADLINE / 4);
+    let begun = Instant::now();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    let (end, _) = bed.wait(pid)?;
+    demand(begun.elapsed() < DEADLINE + MARGIN, "an end by the deadline", &begun.elapsed())?;
+    demand(end["signal"] == Signal::SIGKILL as i32, "the signal", &end)
+}
+
+/// The kernel ends what waits for a far process that is gone; the next restore starts another one.
+fn far_process_killed() -> Outcome {
+    let mut bed = Bed::set("process")?;
+    let (mut clone, pid, image) = scene(&mut bed)?;
+    kill(bed.far_process()?, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    clone.send_byte();
+    let (end, took) = bed.wait(pid)?;
+    demand(took < MARGIN && end["signal"] == libc_sigbus(), "SIGBUS at once", &(end, took))?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
+}
+
+fn wrong_key() -> Outcome {
+    let mut bed = Bed::set("key")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let right = fs::read(&bed.key).map_err(|error| Trouble::during("reading the key", error))?;
+    let write = |bytes: &[u8]| {
+        let _ = fs::remove_file(&bed.key);
+        fs::write(&bed.key, bytes)
+            .and_then(|()| fs::set_permissions(&bed.key, Permissions::from_mode(0o600)))
+            .map_err(|error| Trouble::during("writing a key", error))
+    };
+    let mut wrong = right.clone();
+    // A letter of the secret.
+    wrong[40] = if wrong[40] == b'A' { b'B' } else { b'A' };
+    write(&wrong)?;
+    let said = bed.refused(bed.restore(&image, &[])?)?;
+    demand(said.contains("does not accept the shared key"), "a refusal", &said)?;
+    demand(bed.status()?["reads"] == 0, "no read", &bed.status()?)?;
+    write(b"not a key")?;
+    let said = bed.refused(bed.restore(&image, &[])?)?;
+    demand(said.contains("is not a key of far memory"), "a refusal", &said)
+}
+
+/// The image's file on the serving node, which nothing should ever write to.
+fn overwrite(bed: &Bed, image: &str) -> Outcome {
+    let path = bed.pool.join("names").join(image).join("latest");
+    let path =
+        fs::canonicalize(path).map_err(|error| Trouble::during("finding the image", error))?;
+    let write = || -> std::io::Result<()> {
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let mut file = fs::OpenOptions::new().write(true).open(&path)?;
+        let bytes = file.metadata()?.len();
+        file.seek(SeekFrom::Start(bytes / 2))?;
+        file.write_all(&vec![0x5a; 4 << 20])
+    };
+    write().map_err(|error| Trouble::during("overwriting the image", error))
+}
+
+fn changed_image() -> Outcome {
+    let mut bed = Bed::set("changed")?;
+    let (clone, pid, image) = scene(&mut bed)?;
+    overwrite(&bed, &image)?;
+    must_end(&bed, clone, pid, &["the image's file was changed"])
+}
+
+/// The server comes back with another image of the same id.
+fn other_image() -> Outcome {
+    let mut bed = Bed::set("other")?;
+    let (clone, pid, image) = scene(&mut bed)?;
+    bed.signal_server(Signal::SIGKILL)?;
+    overwrite(&bed, &image)?;
+    bed.serve()?;
+    must_end(&bed, clone, pid, &["has another image"])
+}

@@ -1,0 +1,17 @@
+//! Far memory: nodes are network namespaces that are joined by one cable. One node serves the images of its
+//! pool, clones start on the other.
+
+mod answers;
+mod bed;
+mod failures;
+
+use std::process::ExitCode;
+
+use farfork_tests::driver::Tests;
+
+fn main() -> ExitCode {
+    let mut tests = Tests::begin();
+    answers::add(&mut tests);
+    failures::add(&mut tests);
+    tests.run_and(bed::tear_down)
+}
