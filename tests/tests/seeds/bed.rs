@@ -198,7 +198,9 @@ impl Bed {
                     end(pid as i32, Signal::SIGKILL);
                 }
             }
-            for place in std::fs::read_dir(run_directory.join("far")).into_iter().flatten().flatten() {
+            for place in
+                std::fs::read_dir(run_directory.join("far")).into_iter().flatten().flatten()
+            {
                 let images = place.path().join("pool/images");
                 let _ = nix::mount::umount2(&images, nix::mount::MntFlags::MNT_DETACH);
             }

@@ -53,9 +53,11 @@ fn c_program() -> Outcome {
     order(&mut parent, b"c")?;
     let second = bed.prepare(&parent, &[])?;
     order(&mut parent, b"c")?;
-    for (seed, generation, more) in
-        [(&first, "1", "--no-prefetch"), (&second, "11", "--no-prefetch"), (&first, "1", "--detach")]
-    {
+    for (seed, generation, more) in [
+        (&first, "1", "--no-prefetch"),
+        (&second, "11", "--no-prefetch"),
+        (&first, "1", "--detach"),
+    ] {
         if more == "--detach" {
             // The JSON document says where it came from.
             let started = bed.json(AWAY, &["resume", &seed.handle, "--json", "--detach"])?;
@@ -63,7 +65,11 @@ fn c_program() -> Outcome {
             let source = one["source"].as_str().unwrap_or_default();
             let id = seed.report["id"].as_str().unwrap_or("none");
             demand(source.contains(id) && source.contains("10.78.0.1"), "the seed", &source)?;
-            demand(one["transport"] == "tcp" && one["fetched_bytes"].as_u64() > Some(0), "tcp", one)?;
+            demand(
+                one["transport"] == "tcp" && one["fetched_bytes"].as_u64() > Some(0),
+                "tcp",
+                one,
+            )?;
             continue; // it reads the end of its standard input, and ends
         }
         let mut clone = bed.resume(seed, &[more])?;
@@ -96,7 +102,11 @@ fn invisible_to_its_parent() -> Outcome {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{shadow}/{file}"));
     let fds = std::fs::read_dir(format!("/proc/{shadow}/fd")).map_or(99, Iterator::count);
     demand(fds == 0, "no descriptors in the frozen copy", &fds)?;
-    demand(read("oom_score_adj").is_ok_and(|text| text == "1000\n"), "1000", &read("oom_score_adj"))?;
+    demand(
+        read("oom_score_adj").is_ok_and(|text| text == "1000\n"),
+        "1000",
+        &read("oom_score_adj"),
+    )?;
     let maps = read("maps").unwrap_or_default();
     let shared = maps.lines().filter(|line| line.contains("rw-s")).count();
     demand(shared == 0 && !maps.is_empty(), "no shared memory in the frozen copy", &maps)?;
@@ -165,10 +175,12 @@ fn reclaimed() -> Outcome {
     let (clone, pid) = waiting(&bed, &seed)?;
     let mut command = bed.on(HOME, &["reclaim", &seed.handle, "--wait", "2", "--json"])?;
     let begun = Instant::now();
-    let reclaiming = std::thread::spawn(move || farfork::must_run({
-        command.stdin(std::process::Stdio::null());
-        command
-    }));
+    let reclaiming = std::thread::spawn(move || {
+        farfork::must_run({
+            command.stdin(std::process::Stdio::null());
+            command
+        })
+    });
     testbed::eventually("the seed closes", || Ok(bed.status(&seed)?["state"] == "closing"))?;
     // New clones first, while those that run may fetch.
     let said = bed.refused(AWAY, &["resume", &seed.handle], 1)?;

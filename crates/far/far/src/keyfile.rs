@@ -56,7 +56,8 @@ pub fn write_key_at(path: &Path, key: &SharedKey) -> Result<(), FarError> {
     }
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(format!("{}\n", show(key)).as_bytes())).map_err(failed())
+    file.and_then(|mut file| file.write_all(format!("{}\n", show(key)).as_bytes()))
+        .map_err(failed())
 }
 
 fn show(key: &SharedKey) -> String {

@@ -61,8 +61,8 @@ use descriptors::KeptConnections;
 pub use error::CheckpointError;
 pub use external::External;
 pub use options::{CheckpointOptions, Disposition};
-pub use shadow::{Parent, Part, PartSource, Prepared, Shadow, ShadowMemory, prepare};
 use refuse::{Refusal, Refusals};
+pub use shadow::{Parent, Part, PartSource, Prepared, Shadow, ShadowMemory, prepare};
 use tree::StoppedTree;
 pub use tree::Target;
 

@@ -113,8 +113,7 @@ pub fn prepare(pid: i32) -> Result<Prepared, CheckpointError> {
     let stopped = tree::stop(target).map_err(diagnose::explain_frozen)?;
     let mut refusals = Refusals::new(pid);
     let options = CheckpointOptions::default();
-    let collected =
-        collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
+    let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
     let refusals = refusals.into_list();
     let Some(collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));

@@ -33,7 +33,9 @@ pub enum SeedError {
         source: io::Error,
     },
     /// The keeper of a seed refuses the handle.
-    #[error("the keeper at {address} does not know the handle of seed {id}: the seed has ended, or the handle is not its own; prepare the process again")]
+    #[error(
+        "the keeper at {address} does not know the handle of seed {id}: the seed has ended, or the handle is not its own; prepare the process again"
+    )]
     NotKnown {
         /// The seed.
         id: String,
@@ -41,7 +43,9 @@ pub enum SeedError {
         address: SocketAddr,
     },
     /// The keeper cannot be reached.
-    #[error("cannot reach the keeper of seed {id}: {source}; if the seed has ended, prepare the process again")]
+    #[error(
+        "cannot reach the keeper of seed {id}: {source}; if the seed has ended, prepare the process again"
+    )]
     Unreachable {
         /// The seed.
         id: String,
@@ -59,7 +63,9 @@ pub enum SeedError {
         why: String,
     },
     /// The answer of the keeper is not one.
-    #[error("the keeper of seed {id} gave an answer that this farfork does not know; use the same farfork on both nodes")]
+    #[error(
+        "the keeper of seed {id} gave an answer that this farfork does not know; use the same farfork on both nodes"
+    )]
     Protocol {
         /// The seed.
         id: String,

@@ -3,8 +3,8 @@
 //! ```text
 //!  ff1-  base64url of   version 1 · family 1 · address 4 or 16 · port 2 · id 16 · key 16 · CRC-32C 4
 //! ```
-//! Numbers are little-endian. The checksum, over all before it, tells a handle that was cut off or
-//! mistyped from one that is refused. The handle is a secret, as its key is.
+//! Numbers are little-endian. By the checksum, over all before it, a handle that was cut off or mistyped
+//! is known without asking a keeper. The handle is a secret, as its key is.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,13 +33,17 @@ pub struct Handle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// It begins with something else.
-    #[error("a handle of a seed begins with {PREFIX}; copy the whole word that \"farfork prepare\" has printed")]
+    #[error(
+        "a handle of a seed begins with {PREFIX}; copy the whole word that \"farfork prepare\" has printed"
+    )]
     Prefix,
     /// It was cut off, or something was added to it.
     #[error("the handle is not complete; copy the whole word that \"farfork prepare\" has printed")]
     Damaged,
     /// It is of another version.
-    #[error("the handle is of version {found}, and this farfork knows version {VERSION}; use the same farfork on both nodes")]
+    #[error(
+        "the handle is of version {found}, and this farfork knows version {VERSION}; use the same farfork on both nodes"
+    )]
     Version {
         /// Its version.
         found: u8,

@@ -11,7 +11,7 @@
 //! however it comes, takes the shadow along.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub struct Settings {
 pub struct Report {
     /// The word that names it. It is a secret.
     pub handle: String,
-    /// Its name, which is no secret.
+    /// Its name, which may be shown.
     pub id: String,
     /// When it expires, in seconds since 1970.
     pub expires_unix_s: u64,
@@ -106,65 +106,7 @@ pub fn keep(
     settings: &Settings,
     report: impl FnOnce(&Report) -> io::Result<()>,
 ) -> Result<(), SeedError> {
-    let pid = settings.pid;
-    let failed = |doing| move |source| SeedError::Keep { pid, doing, source };
-    let signals = signals().map_err(failed("block signals"))?; // before there are threads
-    let (listener, address) = address::listen(settings.listen).map_err(|source| {
-        let address = settings.listen.map_or("a free port".to_owned(), |at| at.to_string());
-        SeedError::Listen { address, source }
-    })?;
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| failed("draw a name")(error.into()))?;
-    let id = Cid::from_bytes(id);
-    let handle =
-        Handle::new(address, id).map_err(|error| failed("draw a key")(error.into()))?;
-    let socket = StatusSocket::bind(&settings.directory, id)?;
-    let Prepared { model, parts, copied, shadow, frozen, forking } = prepare(pid)?;
-    let expires = Instant::now() + settings.expires;
-    let expires_unix_s = unix_s(settings.expires);
-    let memory_bytes = parts.iter().map(|part| part.bytes).sum();
-    let copied_bytes = copied.len() as u64;
-    let region = SeedRegion::new(Descriptor::of(&model, id), parts, copied, shadow.memory());
-    let descriptor_bytes = region.descriptor_bytes();
-    let served = Arc::new(ServedSeed::new(id, region));
-    let seed = Arc::new(Seed::new().map_err(failed("make an event"))?);
-    let regions = Arc::new(Regions::new());
-    let key = regions.register(Arc::clone(&served) as _).map_err(failed("draw a key"))?;
-    let mut fabric = ServerSettings::new(regions, handle.shared_key().alone());
-    let found = Found::new(id, served.bytes(), unix_s(Duration::ZERO) * 1_000_000_000, key);
-    let answers = Answers { seed: Arc::clone(&seed), found };
-    fabric.service = Arc::new(move |request| answers.answer(request));
-    fabric.connections = CONNECTIONS;
-    let server = Server::start(listener, fabric).map_err(failed("start to serve"))?;
-    let micros = |duration: Duration| duration.as_micros() as u64;
-    let made = Report {
-        handle: handle.to_string(),
-        id: id.to_string(),
-        expires_unix_s,
-        prepare_us: micros(settings.requested.elapsed()),
-        frozen_us: micros(frozen),
-        fork_us: micros(forking),
-        descriptor_bytes,
-        memory_bytes,
-        copied_bytes,
-    };
-    let status = Status {
-        id: id.to_string(),
-        address: address.to_string(),
-        pid,
-        parent_lives: true,
-        keeper_pid: std::process::id() as i32,
-        shadow_pid: shadow.pid(),
-        state: String::new(),
-        reason: None,
-        expires_unix_s,
-        resumes: 0,
-        nodes: 0,
-        served_bytes: 0,
-    };
-    let (grace, parent, shadow) = (settings.grace, shadow.parent(), Some(shadow));
-    let mut keeper =
-        Keeper { seed, served, server, socket, signals, shadow, parent, grace, expires, status };
+    let (mut keeper, made) = Keeper::begin(settings)?;
     if report(&made).is_err() {
         keeper.end("the command that prepared it was killed", 0);
         return Ok(());
@@ -172,6 +114,36 @@ pub fn keep(
     keeper.keep();
     keeper.say_why();
     Ok(())
+}
+
+/// Where a seed will be served, before there is one.
+struct Place {
+    listener: TcpListener,
+    handle: Handle,
+    socket: StatusSocket,
+    signals: SignalFd,
+}
+
+impl Place {
+    fn open(settings: &Settings) -> Result<Place, SeedError> {
+        let failed = |doing| failed(settings.pid, doing);
+        let signals = signals().map_err(failed("block signals"))?; // before there are threads
+        let (listener, address) = address::listen(settings.listen).map_err(|source| {
+            let address = settings.listen.map_or("a free port".to_owned(), |at| at.to_string());
+            SeedError::Listen { address, source }
+        })?;
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|error| failed("draw a name")(error.into()))?;
+        let id = Cid::from_bytes(id);
+        let handle =
+            Handle::new(address, id).map_err(|error| failed("draw a key")(error.into()))?;
+        let socket = StatusSocket::bind(&settings.directory, id)?;
+        Ok(Place { listener, handle, socket, signals })
+    }
+}
+
+fn failed(pid: i32, doing: &'static str) -> impl Fn(io::Error) -> SeedError {
+    move |source| SeedError::Keep { pid, doing, source }
 }
 
 fn unix_s(from_now: Duration) -> u64 {
@@ -183,6 +155,26 @@ fn signals() -> io::Result<SignalFd> {
     let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     set.thread_block()?;
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Serves a seed to nodes that have its handle.
+fn serve(
+    listener: TcpListener,
+    handle: &Handle,
+    seed: &Arc<Seed>,
+    served: &Arc<ServedSeed>,
+) -> io::Result<Server> {
+    let regions = Arc::new(Regions::new());
+    let key = regions.register(Arc::clone(served) as _)?;
+    let now_ns = unix_s(Duration::ZERO) * 1_000_000_000;
+    let answers = Answers {
+        seed: Arc::clone(seed),
+        found: Found::new(handle.id, served.bytes(), now_ns, key),
+    };
+    let mut settings = ServerSettings::new(regions, handle.shared_key().alone());
+    settings.service = Arc::new(move |request| answers.answer(request));
+    settings.connections = CONNECTIONS;
+    Server::start(listener, settings)
 }
 
 /// What a keeper answers.
@@ -201,8 +193,10 @@ impl Answers {
                 let cut_off = self.seed.reclaim(Duration::from_millis(wait_ms));
                 serde_json::to_vec(&Reclaimed { cut_off }).map_err(|error| error.to_string())
             }
-            Err(_) => Err("it does not know this call: use one version of farfork on both sides"
-                .to_owned()),
+            Err(_) => {
+                Err("it does not know this call: use one version of farfork on both sides"
+                    .to_owned())
+            }
         }
     }
 
@@ -224,6 +218,58 @@ impl Answers {
 }
 
 impl Keeper {
+    /// Prepares the process and starts to serve.
+    fn begin(settings: &Settings) -> Result<(Keeper, Report), SeedError> {
+        let failed = |doing| failed(settings.pid, doing);
+        let Place { listener, handle, socket, signals } = Place::open(settings)?;
+        let Prepared { model, parts, copied, shadow, frozen, forking } = prepare(settings.pid)?;
+        let expires = Instant::now() + settings.expires;
+        let memory_bytes = parts.iter().map(|part| part.bytes).sum();
+        let copied_bytes = copied.len() as u64;
+        let descriptor = Descriptor::of(&model, handle.id);
+        let region = SeedRegion::new(descriptor, parts, copied, shadow.memory());
+        let descriptor_bytes = region.descriptor_bytes();
+        let served = Arc::new(ServedSeed::new(handle.id, region));
+        let seed = Arc::new(Seed::new().map_err(failed("make an event"))?);
+        let server = serve(listener, &handle, &seed, &served).map_err(failed("start to serve"))?;
+        let micros = |duration: Duration| duration.as_micros() as u64;
+        let report = Report {
+            handle: handle.to_string(),
+            id: handle.id.to_string(),
+            expires_unix_s: unix_s(settings.expires),
+            prepare_us: micros(settings.requested.elapsed()),
+            frozen_us: micros(frozen),
+            fork_us: micros(forking),
+            descriptor_bytes,
+            memory_bytes,
+            copied_bytes,
+        };
+        let (parent, grace) = (shadow.parent(), settings.grace);
+        let status = Status {
+            id: report.id.clone(),
+            address: handle.address.to_string(),
+            pid: parent.pid,
+            keeper_pid: std::process::id() as i32,
+            shadow_pid: shadow.pid(),
+            expires_unix_s: report.expires_unix_s,
+            ..Status::default()
+        };
+        let shadow = Some(shadow);
+        let keeper = Keeper {
+            seed,
+            served,
+            server,
+            socket,
+            signals,
+            shadow,
+            parent,
+            grace,
+            expires,
+            status,
+        };
+        Ok((keeper, report))
+    }
+
     /// Until the seed has ended.
     fn keep(&mut self) {
         loop {

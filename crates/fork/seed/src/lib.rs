@@ -17,8 +17,8 @@ pub mod handle;
 mod keeper;
 pub mod protocol;
 pub mod region;
-mod served;
 mod seed;
+mod served;
 pub mod status;
 
 pub use client::{connect, reclaim};

@@ -64,7 +64,9 @@ impl SeedRegion {
             let Some((from, to)) = overlap(&wanted, place, part.bytes) else { break };
             let target = &mut into[(from - offset) as usize..(to - offset) as usize];
             match part.source {
-                PartSource::Shadow(address) => self.memory.read(address + (from - place), target)?,
+                PartSource::Shadow(address) => {
+                    self.memory.read(address + (from - place), target)?
+                }
                 PartSource::Copied(at) => {
                     let at = (at + (from - place)) as usize;
                     target.copy_from_slice(&self.copied[at..at + target.len()]);

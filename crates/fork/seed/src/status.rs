@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SeedError;
 
 /// A seed of this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
     pub id: String,
@@ -107,7 +107,9 @@ pub fn list(directory: &Path) -> Result<Vec<Status>, SeedError> {
                 let _ = fs::remove_file(&path);
             }
             Err(error) if has_just_ended(&error) => {}
-            Err(source) => return Err(SeedError::Place { doing: "ask the keeper at", path, source }),
+            Err(source) => {
+                return Err(SeedError::Place { doing: "ask the keeper at", path, source });
+            }
         }
     }
     all.sort_by(|one, other| one.id.cmp(&other.id));

@@ -230,7 +230,9 @@ pub(crate) fn list(args: &ListArgs) -> CommandResult {
         eprintln!("no seeds on this machine; make one with \"farfork prepare\"");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("SEED                              STATE    PID              EXPIRES  RESUMES  NODES  SENT");
+    println!(
+        "SEED                              STATE    PID              EXPIRES  RESUMES  NODES  SENT"
+    );
     for seed in &seeds {
         println!("{}", line(seed));
     }
@@ -240,7 +242,8 @@ pub(crate) fn list(args: &ListArgs) -> CommandResult {
 fn line(seed: &Status) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let left = now.map_or(0, |now| seed.expires_unix_s.saturating_sub(now.as_secs()));
-    let pid = if seed.parent_lives { seed.pid.to_string() } else { format!("{} (exited)", seed.pid) };
+    let pid =
+        if seed.parent_lives { seed.pid.to_string() } else { format!("{} (exited)", seed.pid) };
     let (id, state, resumes, nodes) = (&seed.id, &seed.state, seed.resumes, seed.nodes);
     let (left, sent) = (format!("{left} s"), size::show(seed.served_bytes));
     format!("{id:33} {state:8} {pid:16} {left:8} {resumes:<8} {nodes:<6} {sent}")

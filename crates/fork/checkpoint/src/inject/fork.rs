@@ -65,8 +65,7 @@ impl Injector<'_> {
         suspends_seccomp: bool,
         without: &[(u64, u64)],
     ) -> Result<(), CheckpointError> {
-        let options =
-            Options { suspends_seccomp, dies_with_tracer: true, follows_clones: false };
+        let options = Options { suspends_seccomp, dies_with_tracer: true, follows_clones: false };
         let failed = |what| doing(copy.pid, what);
         let registers = ptrace::registers(copy.pid).map_err(failed("read the registers"))?;
         let call = |nr, args| self.call_of(copy, &registers, nr, args);

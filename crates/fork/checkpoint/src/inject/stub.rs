@@ -80,9 +80,9 @@ const CODE: [(&[u8], Option<usize>); 28] = [
     (&[0x48, 0x8b, 0x0d], Some(8)),                                  // mov rcx
     (&[0x48, 0x8b, 0x05], Some(12)),                                 // mov rax, [late]
     (&[0xff, 0x25], Some(13)),                                       // jmp [rip]
-    (&[0x0f, 0x05, 0x89, 0xc1, 0xe3, 0x07], None),                   // syscall; ecx = eax; jrcxz end
-    (&[0xe9, 0x4f, 0xff, 0xff, 0xff], None),                         // jmp heal
-    (&[0x0f, 0x05], None),                                           // syscall
+    (&[0x0f, 0x05, 0x89, 0xc1, 0xe3, 0x07], None), // syscall; ecx = eax; jrcxz end
+    (&[0xe9, 0x4f, 0xff, 0xff, 0xff], None),       // jmp heal
+    (&[0x0f, 0x05], None),                         // syscall
     // mov edi, ABANDONED; mov eax, SYS_exit_group; syscall; ud2
     (&[0xbf, ABANDONED as u8, 0, 0, 0, 0xb8, 231, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x0b], None),
 ];
@@ -231,7 +231,10 @@ mod tests {
         assert_eq!(code[jump(branch) - 6..][..2], [0xff, 0x25]);
         // After a fork the parent heals, and the copy exits.
         let [fork, last] = [FORK as usize, LAST as usize];
-        assert_eq!((&code[fork..fork + 2], &code[last..last + 2]), (&[0x0f, 0x05][..], &[0x0f, 0x05][..]));
+        assert_eq!(
+            (&code[fork..fork + 2], &code[last..last + 2]),
+            (&[0x0f, 0x05][..], &[0x0f, 0x05][..])
+        );
         assert_eq!((code[fork + 4], jump(fork + 4)), (0xe3, last + 2));
         assert_eq!((code[fork + 6], code[last + 2]), (0xe9, 0xbf));
         let distance = i32::from_le_bytes(code[fork + 7..last].try_into().unwrap());
