@@ -13,9 +13,11 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::Signal;
 
+type Case = (&'static str, fn() -> Outcome);
+
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [(&str, fn() -> Outcome); 9] = [
+    let all: [Case; 9] = [
         ("c_program", c_program),
         ("python", python),
         ("invisible_to_its_parent", invisible_to_its_parent),
