@@ -87,7 +87,7 @@ pub fn checkpointer(
     command.spawn().map_err(during("starting a checkpointer"))
 }
 
-fn was_killed(status: ExitStatus, step: u64) -> Outcome<bool> {
+pub fn was_killed(status: ExitStatus, step: u64) -> Outcome<bool> {
     let killed = status.signal() == Some(9);
     demand(
         killed || status.success(),

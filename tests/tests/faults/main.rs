@@ -22,6 +22,7 @@ mod promotion;
 mod removal;
 mod restore;
 mod scene;
+mod seeds;
 mod stage;
 mod steps;
 mod tracer;
@@ -58,6 +59,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("promotion", promotion::CASES),
     ("removal", removal::CASES),
     ("restore", restore::CASES),
+    ("seeds", seeds::CASES),
     ("steps", steps::CASES),
     ("trial", trial::CASES),
 ];
@@ -101,7 +103,7 @@ fn add_crossed(tests: &mut Tests, missing: Option<&str>) {
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    if let Some(status) = killed::act() {
+    if let Some(status) = killed::act().or_else(seeds::act) {
         return status;
     }
     let missing = driver::without_clones();

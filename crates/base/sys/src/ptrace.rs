@@ -56,12 +56,43 @@ pub fn seize(tid: i32) -> io::Result<()> {
     unsafe { plain(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) }
 }
 
-/// Sets a stopped thread's seccomp filters aside for as long as it is traced (Linux 4.3,
-/// `CONFIG_CHECKPOINT_RESTORE`; needs `CAP_SYS_ADMIN`, and a tracer under no filter).
-pub fn suspend_seccomp(tid: i32) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP;
+/// What a tracer asks of a thread besides telling stops at calls apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Its seccomp filters are set aside for as long as it is traced (Linux 4.3,
+    /// `CONFIG_CHECKPOINT_RESTORE`; needs `CAP_SYS_ADMIN`, and a tracer under no filter).
+    pub suspends_seccomp: bool,
+    /// A process that it makes by `clone` without `SIGCHLD` is traced and stopped from its beginning, with
+    /// the same options ([`State::Cloned`]).
+    pub follows_clones: bool,
+    /// It is killed when its tracer dies.
+    pub dies_with_tracer: bool,
+}
+
+/// Sets the options of a stopped thread.
+pub fn set_options(tid: i32, options: Options) -> io::Result<()> {
+    let bits = [
+        (true, libc::PTRACE_O_TRACESYSGOOD),
+        (options.suspends_seccomp, PTRACE_O_SUSPEND_SECCOMP),
+        (options.follows_clones, libc::PTRACE_O_TRACECLONE),
+        (options.dies_with_tracer, libc::PTRACE_O_EXITKILL),
+    ];
+    let bits = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
     // SAFETY: no memory is involved.
-    unsafe { plain(libc::PTRACE_SETOPTIONS, tid, options as usize) }
+    unsafe { plain(libc::PTRACE_SETOPTIONS, tid, bits as usize) }
+}
+
+/// Sets a stopped thread's seccomp filters aside: [`Options::suspends_seccomp`].
+pub fn suspend_seccomp(tid: i32) -> io::Result<()> {
+    set_options(tid, Options { suspends_seccomp: true, ..Options::default() })
+}
+
+/// The id of the process that a thread in [`State::Cloned`] has made, in this PID namespace.
+pub fn cloned(tid: i32) -> io::Result<i32> {
+    let mut message = 0u64;
+    // SAFETY: the kernel writes one word.
+    unsafe { request(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).cast())? };
+    Ok(message as i32)
 }
 
 /// A stopped thread's seccomp filter number `index`, the oldest being 0: its instructions, and
@@ -129,6 +160,8 @@ pub enum State {
     Stopped(i32),
     /// It has stopped before it takes this signal, also one that has no name.
     Taking(i32),
+    /// It has made a process and stopped before it returns from that: [`cloned`].
+    Cloned,
     /// It is dead.
     Ended,
 }
@@ -142,6 +175,7 @@ pub fn state(tid: i32) -> io::Result<State> {
         -1 => Err(io::Error::last_os_error()),
         _ if !libc::WIFSTOPPED(status) => Ok(State::Ended),
         _ if status >> 16 == 0 => Ok(State::Taking(libc::WSTOPSIG(status))),
+        _ if status >> 16 == libc::PTRACE_EVENT_CLONE => Ok(State::Cloned),
         _ => Ok(State::Stopped(libc::WSTOPSIG(status))),
     }
 }

@@ -44,6 +44,22 @@ pub fn new_key_at(path: &Path) -> Result<SharedKey, FarError> {
     Ok(key)
 }
 
+/// Makes a file with this key, in the place of any other.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_key_at(path: &Path, key: &SharedKey) -> Result<(), FarError> {
+    let failed = || FarError::io("write the key of far memory", path);
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(format!("{}\n", show(key)).as_bytes()))
+        .map_err(failed())
+}
+
 fn show(key: &SharedKey) -> String {
     let bytes = [&key.id()[..], key.secret()].concat();
     format!("{BEGIN}{}", URL_SAFE_NO_PAD.encode(bytes))

@@ -23,12 +23,12 @@ mod keyfile;
 mod mount;
 pub mod place;
 pub mod prefetch;
-mod protocol;
+pub mod protocol;
 mod server;
 mod source;
 pub mod start;
 
 pub use error::FarError;
-pub use keyfile::{key_at, new_key_at};
+pub use keyfile::{key_at, new_key_at, write_key_at};
 pub use mount::{MountSettings, serve_mount};
 pub use server::FarServer;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farfork_fabric::SharedKey;
 use farfork_pool::Pool;
@@ -27,10 +27,12 @@ use crate::filesystem::FarImages;
 use crate::place::Place;
 use crate::prefetch;
 use crate::protocol::PageRange;
-use crate::source::{FarImage, Source};
+use crate::source::{Cause, FarImage, Source};
 
 /// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.
 const THREADS: usize = 32;
+/// How often an idle far process looks whether it can go.
+const LOOK: Duration = Duration::from_millis(500);
 /// What stands as the source of the mount.
 const FS_NAME: &str = "farfork";
 /// Size of the far pool's own directory, in which only what is learnt about images lies.
@@ -46,6 +48,8 @@ pub struct MountSettings {
     pub key: SharedKey,
     /// After so long a read that is not answered fails.
     pub deadline: Duration,
+    /// After so long without a clone and without a search it unmounts and exits.
+    pub idle: Option<Duration>,
     /// This program, with the arguments before the image's path, as a prefetching process.
     pub prefetch: Vec<PathBuf>,
 }
@@ -57,6 +61,8 @@ struct FarProcess {
     prefetch: Vec<PathBuf>,
     /// Images whose prefetch was begun.
     begun: Mutex<Vec<Cid>>,
+    /// When an image was last asked for.
+    asked: Mutex<Instant>,
 }
 
 /// Mounts, calls `ready`, and serves until a command stops it.
@@ -64,7 +70,7 @@ struct FarProcess {
 /// # Errors
 /// The pool cannot be made, or the file system not mounted.
 pub fn serve_mount(settings: MountSettings, ready: impl FnOnce()) -> Result<(), FarError> {
-    let MountSettings { place, address, key, deadline, prefetch } = settings;
+    let MountSettings { place, address, key, deadline, idle, prefetch } = settings;
     let mounted = place.images();
     // What an earlier far process has left does not answer any more.
     while unmount(&mounted, UnmountFlags::DETACH).is_ok() {}
@@ -85,7 +91,13 @@ pub fn serve_mount(settings: MountSettings, ready: impl FnOnce()) -> Result<(), 
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).map_err(FarError::io("listen at", &socket))?;
     ready();
-    let far = Arc::new(FarProcess { images, place, prefetch, begun: Mutex::default() });
+    let (begun, asked) = (Mutex::default(), Mutex::new(Instant::now()));
+    let far = Arc::new(FarProcess { images, place, prefetch, begun, asked });
+    if let Some(idle) = idle {
+        let far = Arc::clone(&far);
+        let thread = std::thread::Builder::new().name("far-idle".to_owned());
+        thread.spawn(move || far.exit_when_idle(idle)).map_err(process)?;
+    }
     far.answer_commands(&listener);
     Ok(())
 }
@@ -151,6 +163,17 @@ impl FarProcess {
         }
     }
 
+    /// A file system that clones use cannot be unmounted.
+    fn exit_when_idle(&self, idle: Duration) {
+        loop {
+            std::thread::sleep(LOOK);
+            let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.elapsed() > idle && self.stop().is_ok() {
+                std::process::exit(0);
+            }
+        }
+    }
+
     fn stop(&self) -> Result<(), String> {
         unmount(self.place.images(), UnmountFlags::empty()).map_err(|errno| {
             let reason = words::of(&errno.into());
@@ -160,9 +183,14 @@ impl FarProcess {
         Ok(())
     }
 
+    fn find(&self, image: &str) -> Result<(u64, Arc<FarImage>), Cause> {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.images.find(image)
+    }
+
     fn answer(&self, ask: Ask) -> Answer {
         match ask {
-            Ask::Find { image, prefetch } => match self.images.find(&image) {
+            Ask::Find { image, prefetch } => match self.find(&image) {
                 Ok((_, image)) => {
                     if prefetch {
                         self.begin_prefetch(&image);

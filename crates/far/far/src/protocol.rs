@@ -11,14 +11,21 @@ const VERSION: u8 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// The image with this name or id.
-    Find { image: String },
+    Find {
+        /// It.
+        image: String,
+    },
     /// The pages of an image that clones need, in the order in which they should come.
-    Pages { cid: [u8; 16] },
+    Pages {
+        /// The image.
+        cid: [u8; 16],
+    },
 }
 
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
+    /// Its id.
     pub cid: [u8; 16],
     /// Length of its file.
     pub bytes: u64,
@@ -32,10 +39,12 @@ pub struct Found {
 pub type PageRange = (u64, u64);
 
 impl Found {
+    /// An image, whose region has this key.
     pub fn new(cid: Cid, bytes: u64, modified_unix_ns: u64, key: RegionKey) -> Found {
         Found { cid: cid.to_bytes(), bytes, modified_unix_ns, key: key.to_bytes().to_vec() }
     }
 
+    /// Key of its region.
     pub fn key(&self) -> Option<RegionKey> {
         Some(RegionKey::from_bytes(self.key.as_slice().try_into().ok()?))
     }

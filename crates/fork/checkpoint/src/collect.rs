@@ -10,7 +10,7 @@ use crate::descriptors::{KeptConnections, TreeDescriptors};
 use crate::error::CheckpointError;
 use crate::image_pages::ImageBackedPages;
 use crate::ipc::{Ipc, Segment};
-use crate::member::ObservedProcess;
+use crate::member::{CallPlace, ObservedProcess};
 use crate::options::CheckpointOptions;
 use crate::refuse::{Refusals, causes};
 use crate::runs::Run;
@@ -25,16 +25,24 @@ pub struct Collected {
     pub model: Model,
     /// Connections of the processes, if they are to go on.
     pub kept: Option<Rc<KeptConnections>>,
-    memories: Vec<Pages>,
-    shared: Layout,
+    /// Memory of each process.
+    pub memories: Vec<Pages>,
+    /// Content of shared objects.
+    pub shared: Layout,
 }
 
 /// Pages of a process.
-struct Pages {
-    pid: i32,
-    member: usize,
-    runs: Vec<Run>,
-    image_pages: ImageBackedPages,
+pub struct Pages {
+    /// Its id here.
+    pub pid: i32,
+    /// Its place among the members.
+    pub member: usize,
+    /// What is copied.
+    pub runs: Vec<Run>,
+    /// What need not be read from it.
+    pub image_pages: ImageBackedPages,
+    /// Where its calls are made.
+    pub calls: CallPlace,
 }
 
 /// The state of all processes. `None` if they cannot make calls; the refusals then have the reason.
@@ -162,8 +170,8 @@ fn members(
         if index == 0 {
             made_on = own.made_on;
         }
-        let (pid, runs, image_pages) = (process.pid, own.runs, own.image_pages);
-        memories.push(Pages { pid, member: index, runs, image_pages });
+        let (pid, runs, image_pages, calls) = (process.pid, own.runs, own.image_pages, own.calls);
+        memories.push(Pages { pid, member: index, runs, image_pages, calls });
         members.push(Member { kinship: topology.kinship(index)?, ..own.member });
     }
     Ok((members, memories, made_on))
@@ -176,7 +184,7 @@ impl Collected {
         let runs = self.memories.iter().flat_map(|pages| &pages.runs);
         let all = runs.map(|(start, end)| end - start).sum();
         let mut copied = 0;
-        for Pages { pid, member, runs, image_pages } in &self.memories {
+        for Pages { pid, member, runs, image_pages, .. } in &self.memories {
             let segments = &self.model.members[*member].memory.stored.segments;
             let before = copied;
             let report = &mut |done, _| progress(before + done, all);

@@ -27,8 +27,7 @@ pub fn copy(
     data: &mut [u8],
     progress: Progress<'_>,
 ) -> Result<u64, CheckpointError> {
-    let mem = File::open(format!("/proc/{pid}/mem"))
-        .map_err(|_| CheckpointError::Proc { pid, what: "the memory" })?;
+    let mem = open(pid)?;
     let all = runs.iter().map(|(start, end)| end - start).sum();
     let mut copied = 0;
     for (start, end, at) in placed(runs, segments) {
@@ -43,7 +42,14 @@ pub fn copy(
     Ok(copied)
 }
 
-fn read(
+/// The memory of a process as a file.
+pub fn open(pid: i32) -> Result<File, CheckpointError> {
+    let what = "the memory";
+    File::open(format!("/proc/{pid}/mem")).map_err(|_| CheckpointError::Proc { pid, what })
+}
+
+/// Fills `to` from `from` of a process's memory, `mem`.
+pub fn read(
     pid: i32,
     mem: &File,
     image_pages: &ImageBackedPages,

@@ -18,6 +18,7 @@
 //! 6. Every wait has a limit. A thread that cannot be stopped again after it is left alone in the stub,
 //!    from where it comes back by itself.
 
+mod fork;
 pub mod leftover;
 mod restarted;
 mod stub;
@@ -33,7 +34,8 @@ use crate::error::{CheckpointError, doing};
 use crate::stopped::{STOP_LIMIT, StoppedProcess};
 use farfork_sys::status::Status;
 
-pub use stub::RESTARTS;
+pub use fork::{NAME as COPY_NAME, StoppedCopy};
+pub use stub::{ABANDONED, RESTARTS};
 
 /// How long to wait for a thread that did not make its call to stop: only a running thread stops.
 const STOP_AGAIN_LIMIT: Duration = Duration::from_millis(200);

@@ -38,6 +38,8 @@ mod process;
 pub mod refuse;
 mod rseq;
 mod runs;
+mod shadow;
+mod shadows;
 pub mod shared;
 mod stat;
 mod stopped;
@@ -60,6 +62,7 @@ pub use error::CheckpointError;
 pub use external::External;
 pub use options::{CheckpointOptions, Disposition};
 use refuse::{Refusal, Refusals};
+pub use shadow::{Parent, Part, PartSource, Prepared, Shadow, ShadowMemory, prepare};
 use tree::StoppedTree;
 pub use tree::Target;
 
@@ -120,42 +123,11 @@ pub fn dry_run(
     options: CheckpointOptions,
 ) -> Result<(Option<Model>, Vec<Refusal>), CheckpointError> {
     tree::look_at(target)?;
-    let tree = stop(target).map_err(diagnose::explain_frozen)?;
+    let tree = tree::stop(target).map_err(diagnose::explain_frozen)?;
     let mut refusals = Refusals::new(target.pid());
     let collected = collect(&tree, options, &mut refusals).map_err(diagnose::explain_frozen)?;
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
-
-/// Stops processes in their own code. The threads of a clone that was just started may still be in
-/// farfork's code, so it lets them run and tries again. Each try delays the threads: the pause
-/// between two tries doubles, up to a limit.
-fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
-    let begun = Instant::now();
-    let mut pause = Duration::from_millis(1);
-    loop {
-        let tree = StoppedTree::stop(target)?;
-        let mut has_arrived = true;
-        for (_, stopped) in tree.living() {
-            has_arrived &= !threads::is_any_in_window(stopped)?;
-        }
-        if has_arrived {
-            return Ok(tree);
-        }
-        drop(tree);
-        // A frozen clone would not get there.
-        diagnose::refuse_frozen(target.pid(), diagnose::MEANWHILE)?;
-        if begun.elapsed() > ARRIVAL_LIMIT {
-            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL_LIMIT });
-        }
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(LONGEST_PAUSE);
-    }
-}
-
-/// How long to wait for a new clone to reach its parent's code. On a busy machine, or in a cgroup
-/// with a CPU limit, its threads wait for a processor.
-const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Checkpoints `target` into `pool`, by these `options`; the image counts towards what `user` may have
 /// there. `progress` is called with the bytes copied and the bytes to copy, and must not block.
@@ -169,7 +141,7 @@ pub fn checkpoint(
     let begun = Instant::now();
     tree::look_at(target)?;
     let reserved = reserve(pool, user, target);
-    let stopped = stop(target).map_err(diagnose::explain_frozen)?;
+    let stopped = tree::stop(target).map_err(diagnose::explain_frozen)?;
     let mut refusals = Refusals::new(target.pid());
     let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
     let refusals = refusals.into_list();

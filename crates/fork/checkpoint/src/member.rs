@@ -13,7 +13,7 @@ use crate::refuse::{Refusals, causes};
 use crate::runs::Run;
 use crate::shared::Objects;
 use crate::stopped::StoppedProcess;
-use crate::{aio, filters, identity, namespaces, probe, process, rseq, threads};
+use crate::{aio, filters, identity, namespaces, probe, process, rseq, shadows, threads};
 use farfork_sys::status::Status;
 
 /// A stopped process, as seen from outside: it has made no calls for the checkpoint yet.
@@ -36,6 +36,31 @@ pub struct CollectedProcess {
     pub made_on: MadeOn,
     /// What need not be read from it.
     pub image_pages: ImageBackedPages,
+    /// Where calls are made on its behalf.
+    pub calls: CallPlace,
+}
+
+/// Where calls of a process are made: the range of its vDSO, and a page at which nothing is mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct CallPlace {
+    /// The vDSO.
+    pub vdso: (u64, u64),
+    /// The page.
+    pub hole: u64,
+}
+
+impl CallPlace {
+    fn find(mappings: &[Mapping]) -> CallPlace {
+        CallPlace { vdso: memory::kernel_range(mappings).1, hole: maps::hole(mappings) }
+    }
+
+    /// Makes calls of a process there.
+    pub fn injector<'f>(
+        &self,
+        stopped: &'f StoppedProcess,
+    ) -> Result<Injector<'f>, CheckpointError> {
+        Injector::new(stopped, self.vdso, self.hole)
+    }
 }
 
 impl<'f> ObservedProcess<'f> {
@@ -64,6 +89,11 @@ impl<'f> ObservedProcess<'f> {
         &self.mappings
     }
 
+    /// Where its calls are made.
+    pub fn calls(&self) -> CallPlace {
+        CallPlace::find(&self.mappings)
+    }
+
     /// Whether its threads can make calls for the checkpoint; refuses those that cannot.
     pub fn can_call(&self, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
         let (pid, tids) = (self.pid(), self.stopped.tids());
@@ -81,14 +111,16 @@ impl<'f> ObservedProcess<'f> {
         refusals: &mut Refusals,
     ) -> Result<CollectedProcess, CheckpointError> {
         let pid = self.pid();
-        let (kernel, vdso) = memory::kernel_range(&self.mappings);
+        let (kernel, calls) =
+            (memory::kernel_range(&self.mappings).0, CallPlace::find(&self.mappings));
         let ancestor = self.ancestor.as_ref();
         let mut regions = memory::regions(pid, &self.mappings, ancestor, objects, refusals);
         let guards = memory::guards(pid, &regions.all)?;
         let runs = memory::runs(pid, &regions, &guards)?;
         let locked_kb = Status::read(pid, pid)?.locked_kb;
         rseq::abort(self.stopped)?;
-        let injector = Injector::new(self.stopped, vdso, maps::hole(&self.mappings))?;
+        let injector = calls.injector(self.stopped)?;
+        shadows::reap(&injector)?;
         probe::refuse_confined(&injector, pid, refusals)?;
         let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
         let protection_keys = probe::protection_keys(&injector, pid)?;
@@ -99,7 +131,7 @@ impl<'f> ObservedProcess<'f> {
         let member = self.ask(&injector, memory, locks_future, refusals)?;
         let made_on = process::made_on(pid, injector.vdso(), &member.threads[0].xstate)?;
         let image_pages = ImageBackedPages::find(pid, &self.mappings, ancestor)?;
-        Ok(CollectedProcess { member, runs, made_on, image_pages })
+        Ok(CollectedProcess { member, runs, made_on, image_pages, calls })
     }
 
     fn ask(

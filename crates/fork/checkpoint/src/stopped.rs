@@ -135,6 +135,10 @@ impl StoppedProcess {
                         thread",
                     ))?;
                 }
+                // Asked for only where a copy of the process is forked.
+                State::Cloned => {
+                    ptrace::resume(tid, 0).map_err(doing(self.pid, "resume a thread"))?;
+                }
                 State::Ended if tid != self.pid => return Ok(false),
                 State::Ended | State::Unchanged => return Err(self.gone()),
             }

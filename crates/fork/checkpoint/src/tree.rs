@@ -14,10 +14,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::diagnose::{self, BEFORE};
+use crate::diagnose::{self, BEFORE, MEANWHILE};
 use crate::error::CheckpointError;
 use crate::refuse::{Cause, Refusals, causes};
+use crate::shadows;
 use crate::stopped::StoppedProcess;
+use crate::threads;
 use farfork_sys::status::Status;
 
 /// What is checkpointed.
@@ -174,6 +176,37 @@ const REAP_LIMIT: Duration = Duration::from_secs(5);
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Stops processes in their own code. The threads of a clone that was just started may still be in
+/// farfork's code, so it lets them run and tries again. Each try delays the threads: the pause
+/// between two tries doubles, up to a limit.
+pub fn stop(target: Target) -> Result<StoppedTree, CheckpointError> {
+    let begun = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let tree = StoppedTree::stop(target)?;
+        let mut has_arrived = true;
+        for (_, stopped) in tree.living() {
+            has_arrived &= !threads::is_any_in_window(stopped)?;
+        }
+        if has_arrived {
+            return Ok(tree);
+        }
+        drop(tree);
+        // A frozen clone would not get there.
+        diagnose::refuse_frozen(target.pid(), MEANWHILE)?;
+        if begun.elapsed() > ARRIVAL_LIMIT {
+            return Err(CheckpointError::Arriving { pid: target.pid(), waited: ARRIVAL_LIMIT });
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
+
+/// How long to wait for a new clone to reach its parent's code. On a busy machine, or in a cgroup
+/// with a CPU limit, its threads wait for a processor.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// Refuses processes that cannot be stopped, or could not make calls.
 pub fn look_at(target: Target) -> Result<(), CheckpointError> {
     let pid = target.pid();
@@ -253,7 +286,7 @@ fn tasks(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten()
 }
 
-/// Pids of the children of all threads of a process.
+/// Pids of the children of all threads of a process, without the shadows of its seeds.
 pub fn children(pid: i32) -> Result<Vec<i32>, CheckpointError> {
     let mut children = Vec::new();
     for task in tasks(pid) {
@@ -265,5 +298,6 @@ pub fn children(pid: i32) -> Result<Vec<i32>, CheckpointError> {
         };
         children.extend(text.split_whitespace().filter_map(|id| id.parse::<i32>().ok()));
     }
+    children.retain(|child| !shadows::is_shadow(*child));
     Ok(children)
 }

@@ -75,6 +75,34 @@ impl<'p> Draft<'p> {
     }
 }
 
+/// An image whose data lie elsewhere: what the file of a published image holds besides them.
+#[derive(Clone, Debug)]
+pub struct Descriptor {
+    /// Its id.
+    pub cid: Cid,
+    /// The first bytes of the file.
+    pub header: Vec<u8>,
+    /// Where the metadata begin.
+    pub meta_at: u64,
+    /// The metadata. The checksums of the chunks in there are zero: the data were not read.
+    pub metadata: Vec<u8>,
+    /// Length of the file.
+    pub file_bytes: u64,
+}
+
+impl Descriptor {
+    /// That of the image `cid` of `model`.
+    pub fn of(model: &Model, cid: Cid) -> Descriptor {
+        let chunks = model.chunks() as u64;
+        let metadata = format::encode(model, cid, &vec![0; chunks as usize]);
+        let meta_bytes = metadata.len() as u64;
+        let meta_at = format::meta_offset(meta_bytes, chunks);
+        let file_bytes = ImageWriter::file_bytes(&kept(model, meta_at..meta_at + meta_bytes));
+        let header = format::file_header(cid, meta_bytes, chunks, file_bytes);
+        Descriptor { cid, header, meta_at, metadata, file_bytes }
+    }
+}
+
 /// The parts of the file that hold something, in order.
 fn kept(model: &Model, metadata: Range<u64>) -> Vec<Range<u64>> {
     let segments = model.stored().flat_map(|stored| &stored.segments);

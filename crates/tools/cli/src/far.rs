@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,6 +76,9 @@ pub(crate) struct MountArgs {
     /// Limit of a read, in milliseconds.
     #[arg(long, value_name = "MS")]
     deadline_ms: u64,
+    /// Unmount and exit after so many seconds without clones.
+    #[arg(long, value_name = "SECONDS")]
+    idle_s: Option<u64>,
 }
 
 /// Where an image is restored from that no pool of this machine has.
@@ -156,6 +160,7 @@ fn mount(args: &MountArgs) -> CommandResult {
         address: args.source.clone(),
         key: key_at(&args.key)?,
         deadline: Duration::from_millis(args.deadline_ms),
+        idle: args.idle_s.map(Duration::from_secs),
         prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
     };
     serve_mount(settings, || {})?;
@@ -195,21 +200,28 @@ impl FarArgs {
         let key = std::path::absolute(key_path(self.key.as_deref()))?;
         // A key that cannot be used is reported here.
         key_at(&key)?;
-        let command: [OsString; 11] = [
-            std::env::current_exe()?.into(),
-            "far".into(),
-            "mount".into(),
-            "--place".into(),
-            place.directory().into(),
-            "--source".into(),
-            source.into(),
-            "--key".into(),
-            key.into(),
-            "--deadline-ms".into(),
-            self.far_deadline_ms.to_string().into(),
-        ];
+        let command = mount_command(&place, source, &key, self.far_deadline_ms, None)?;
         start::ensure(&place, &command)?;
         let cid = start::find(&place, image, !self.no_prefetch)?;
         Ok(Some(FarPool { path: place.pool(), cid: cid.parse()? }))
     }
+}
+
+/// What starts a far process that serves `place`; with `idle_s`, until it has had no clones for so long.
+pub(crate) fn mount_command(
+    place: &Place,
+    source: &str,
+    key: &Path,
+    deadline_ms: u64,
+    idle_s: Option<u64>,
+) -> io::Result<Vec<OsString>> {
+    let mut command = vec![std::env::current_exe()?.into_os_string()];
+    command.extend(["far", "mount", "--place"].map(OsString::from));
+    command.extend([place.directory().into(), "--source".into(), source.into()]);
+    command.extend(["--key".into(), key.into()]);
+    command.extend(["--deadline-ms".into(), deadline_ms.to_string().into()]);
+    if let Some(idle_s) = idle_s {
+        command.extend(["--idle-s".into(), idle_s.to_string().into()]);
+    }
+    Ok(command)
 }

@@ -30,6 +30,8 @@ mod reference;
 mod region;
 mod replay;
 mod restore;
+mod resume;
+mod seeds;
 mod serve;
 mod sim;
 mod size;
@@ -69,6 +71,17 @@ enum Command {
     Checkpoint(checkpoint::Args),
     /// Start clones of an image.
     Restore(restore::Args),
+    /// Prepare a running process to be forked on any node, and print the handle of its seed.
+    Prepare(seeds::PrepareArgs),
+    /// Start clones of a seed, on this node or another.
+    Resume(resume::Args),
+    /// End a seed: no clone starts from it any more.
+    Reclaim(seeds::ReclaimArgs),
+    /// List the seeds of this machine.
+    Seeds(seeds::ListArgs),
+    /// Keep a seed. Started by prepare.
+    #[command(hide = true)]
+    SeedKeeper(seeds::KeeperArgs),
     /// Serve images to other nodes, and look at those of other nodes.
     #[command(subcommand)]
     Far(far::Command),
@@ -131,6 +144,11 @@ fn main() -> ExitCode {
         Command::Region(command) => region::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Prepare(args) => seeds::prepare(&args),
+        Command::Resume(args) => resume::run(&args),
+        Command::Reclaim(args) => seeds::reclaim(&args),
+        Command::Seeds(args) => seeds::list(&args),
+        Command::SeedKeeper(args) => seeds::keep(&args),
         Command::Far(command) => far::run(&command),
         Command::Wait(args) => clones::wait(&args),
         Command::Kill(args) => clones::kill(&args),

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{stderr, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use farfork_image::catalog::{Catalog, ImageName};
@@ -28,6 +29,13 @@ pub(crate) struct Args {
     far: FarArgs,
     /// Name or id of the image.
     image: String,
+    #[command(flatten)]
+    clones: CloneArgs,
+}
+
+/// How clones are started, wherever their image is.
+#[derive(clap::Args)]
+pub(crate) struct CloneArgs {
     /// Number of clones. All of them start, or none.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -80,23 +88,25 @@ struct Clone<'a> {
     vmas: u64,
     pool_bytes: u64,
     local_bytes: u64,
+    #[serde(flatten)]
+    fetched: Option<&'a Fetched>,
+}
+
+/// Where the pages of clones come from, if that is another node.
+#[derive(Serialize)]
+pub(crate) struct Fetched {
+    /// The node, and what it has.
+    pub(crate) source: String,
+    /// How they come.
+    pub(crate) transport: &'static str,
+    /// Bytes that this machine has fetched so far, for all clones.
+    pub(crate) fetched_bytes: u64,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
-    if args.pid_mode == PidMode::Same && args.count > 1 {
-        return Ok(usage_error(
-            "--pid-mode same and --count exclude each other: only one clone can have the parent's \
-             pids; use --pid-mode new for several",
-        ));
-    }
-    if args.ghost.is_some() && args.count > 1 {
-        return Ok(usage_error("--ghost and --count exclude each other: a ghost takes one clone"));
-    }
-    if args.ghost.is_some() && args.pid_mode == PidMode::Same {
-        return Ok(usage_error(
-            "--ghost and --pid-mode same exclude each other: a ghost has a PID namespace of its own",
-        ));
+    if let Some(message) = args.clones.contradiction() {
+        return Ok(usage_error(message));
     }
     let (path, cid) = match args.far.find(&args.image)? {
         Some(FarPool { path, cid }) => (path, cid),
@@ -106,22 +116,107 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             (path, cid)
         }
     };
-    let call = RestoreCall {
-        pool: path,
-        cid: cid.to_string(),
-        name: args.image.clone(),
-        detach: args.detach,
-        same_pid: args.pid_mode == PidMode::Same,
-        inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
-        ghost: args.ghost.clone(),
-        requested_ns: 0,
-        tiering: args.tiering,
-        profile: args.profile,
-        timeout_s: args.timeout,
-    };
-    let clones = start_all(args, &call)?;
-    report(args, cid, &clones)?;
-    if args.detach { Ok(ExitCode::SUCCESS) } else { attend(&clones) }
+    let clones = args.clones.start_all(path, cid, &args.image)?;
+    args.clones.report(cid, &args.image, &clones, None)?;
+    if args.clones.detach { Ok(ExitCode::SUCCESS) } else { attend(&clones) }
+}
+
+impl CloneArgs {
+    /// What is wrong with them, if anything is.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        if self.pid_mode == PidMode::Same && self.count > 1 {
+            return Some(
+                "--pid-mode same and --count exclude each other: only one clone can have the parent's \
+                 pids; use --pid-mode new for several",
+            );
+        }
+        if self.ghost.is_some() && self.count > 1 {
+            return Some("--ghost and --count exclude each other: a ghost takes one clone");
+        }
+        (self.ghost.is_some() && self.pid_mode == PidMode::Same).then_some(
+            "--ghost and --pid-mode same exclude each other: a ghost has a PID namespace of its own",
+        )
+    }
+
+    /// Whether the clones outlive this command.
+    pub(crate) fn detaches(&self) -> bool {
+        self.detach
+    }
+
+    /// Starts all clones or none: after an error the caller gets no pids.
+    pub(crate) fn start_all(
+        &self,
+        pool: PathBuf,
+        cid: Cid,
+        name: &str,
+    ) -> Result<Vec<StartedClone>, Box<dyn Error>> {
+        let call = RestoreCall {
+            pool,
+            cid: cid.to_string(),
+            name: name.to_owned(),
+            detach: self.detach,
+            same_pid: self.pid_mode == PidMode::Same,
+            inherit: self.inherit.iter().map(|inherit| inherit.at).collect(),
+            ghost: self.ghost.clone(),
+            requested_ns: 0,
+            tiering: self.tiering,
+            profile: self.profile,
+            timeout_s: self.timeout,
+        };
+        let mut clones = Vec::new();
+        for index in 0..self.count as usize {
+            match start(&self.node, &self.inherit, &call, index) {
+                Ok(clone) => clones.push(clone),
+                Err(error) if clones.is_empty() => return Err(error),
+                Err(error) => {
+                    let started = clones.len();
+                    clones.into_iter().for_each(|clone| end(&self.node, clone));
+                    let (all, reason) = (self.count, error_text(&*error));
+                    return Err(format!(
+                        "{reason}\n{started} of {all} clones had started and were killed"
+                    )
+                    .into());
+                }
+            }
+        }
+        Ok(clones)
+    }
+
+    /// Prints what was started.
+    pub(crate) fn report(
+        &self,
+        cid: Cid,
+        name: &str,
+        clones: &[StartedClone],
+        fetched: Option<&Fetched>,
+    ) -> Result<(), Box<dyn Error>> {
+        let usage_of = |clone: &StartedClone| usage::of_family(clone.running.pid);
+        for clone in clones {
+            for warning in &clone.running.warnings {
+                eprintln!("farfork: clone {} runs without: {warning}", clone.running.pid);
+            }
+        }
+        if self.json {
+            let list: Vec<Clone<'_>> = clones
+                .iter()
+                .map(|clone| {
+                    let usage = usage_of(clone);
+                    let (vmas, pool_bytes) = (usage.vmas, usage.pool_bytes);
+                    let local_bytes = usage.local_bytes;
+                    let (cid, running) = (cid.to_string(), &clone.running);
+                    Clone { cid, running, vmas, pool_bytes, local_bytes, fetched }
+                })
+                .collect();
+            return Ok(print_json(&list)?);
+        }
+        for clone in clones.iter().filter(|_| self.detach) {
+            println!("{}", clone.running.pid);
+            let us = clone.running.restore_us;
+            let local = size::show(usage_of(clone).local_bytes);
+            eprintln!("clone {} of {name}: {us:.0} us, {local} local", clone.running.pid);
+        }
+        Ok(())
+    }
 }
 
 /// The image with this name or id.
@@ -132,27 +227,6 @@ pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
     let name: ImageName = image.parse()?;
     let known = Catalog::of(pool).get(&name)?;
     Ok(known.ok_or_else(|| format!("there is no image {name}; see \"farfork images list\""))?)
-}
-
-/// Starts all clones or none: after an error the caller gets no pids.
-fn start_all(args: &Args, call: &RestoreCall) -> Result<Vec<StartedClone>, Box<dyn Error>> {
-    let mut clones = Vec::new();
-    for index in 0..args.count as usize {
-        match start(&args.node, &args.inherit, call, index) {
-            Ok(clone) => clones.push(clone),
-            Err(error) if clones.is_empty() => return Err(error),
-            Err(error) => {
-                let started = clones.len();
-                clones.into_iter().for_each(|clone| end(&args.node, clone));
-                let (all, reason) = (args.count, error_text(&*error));
-                return Err(format!(
-                    "{reason}\n{started} of {all} clones had started and were killed"
-                )
-                .into());
-            }
-        }
-    }
-    Ok(clones)
 }
 
 /// Kills a clone and waits for it. The clone, or its agent, may be gone already.
@@ -185,37 +259,8 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn report(args: &Args, cid: Cid, clones: &[StartedClone]) -> Result<(), Box<dyn Error>> {
-    let usage_of = |clone: &StartedClone| usage::of_family(clone.running.pid);
-    for clone in clones {
-        for warning in &clone.running.warnings {
-            eprintln!("farfork: clone {} runs without: {warning}", clone.running.pid);
-        }
-    }
-    if args.json {
-        let list: Vec<Clone<'_>> = clones
-            .iter()
-            .map(|clone| {
-                let usage = usage_of(clone);
-                let (vmas, pool_bytes) = (usage.vmas, usage.pool_bytes);
-                let local_bytes = usage.local_bytes;
-                let running = &clone.running;
-                Clone { cid: cid.to_string(), running, vmas, pool_bytes, local_bytes }
-            })
-            .collect();
-        return Ok(print_json(&list)?);
-    }
-    for clone in clones.iter().filter(|_| args.detach) {
-        println!("{}", clone.running.pid);
-        let us = clone.running.restore_us;
-        let local = size::show(usage_of(clone).local_bytes);
-        eprintln!("clone {} of {}: {us:.0} us, {local} local", clone.running.pid, args.image);
-    }
-    Ok(())
-}
-
 /// Waits for the clones; the first that fails gives the exit status.
-fn attend(clones: &[StartedClone]) -> CommandResult {
+pub(crate) fn attend(clones: &[StartedClone]) -> CommandResult {
     let mut first_failure = ExitCode::SUCCESS;
     let mut has_failed = false;
     for clone in clones {

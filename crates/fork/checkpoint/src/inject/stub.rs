@@ -17,6 +17,10 @@
 //!           mov rdi, rsi, rdx, r10, r9, r11
 //!           r8 != 0:  mov r8, rcx, rax;  jmp target     the interrupted call again
 //!           r8 == 0:  mov r8, rcx, late; jmp rip        behind the interrupted call
+//!   fork:   syscall (clone)         in the parent: jmp heal; in the copy:
+//!           jmp  end
+//!   last:   syscall                 a call of the copy
+//!   end:    exit_group              the copy never runs the process's own code
 //!   data:   scratch, mask, rdi, rsi, rdx, r10, r8, r9, rcx, r11, rax, target, late, rip, and for
 //!           the next checkpointer: result, orig_rax, tid
 //! ```
@@ -30,7 +34,7 @@
 use farfork_sys::ptrace::Registers;
 
 /// First word, by which the next checkpointer recognises the stub of a killed one.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"ffcalls2");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"ffcalls3");
 /// Bytes of a scratch area, as the code has it.
 pub const SCRATCH_BYTES: u64 = 4096;
 /// Where in a scratch area its mark is: [`MAGIC`] once more.
@@ -41,11 +45,17 @@ pub const CALL: u64 = 8;
 pub const HEAL: u64 = 10;
 /// Where a thread is left that cannot run now, with its own mask, `rax` and `orig_rax`.
 pub const PARK: u64 = 20;
+/// Where the instruction is that forks a copy of the process.
+pub const FORK: u64 = 176;
+/// Where the instruction is that makes a call of the copy, which exits after it unless it is stopped.
+pub const LAST: u64 = FORK + 11;
+/// Exit code of a copy whose tracer died.
+pub const ABANDONED: i32 = 94;
 /// What stands for no scratch area: no address that the kernel would unmap.
 pub const NO_SCRATCH: u64 = 1;
 
 /// Instructions before an operand that is the distance to a word of the data, and the word.
-const CODE: [(&[u8], Option<usize>); 24] = [
+const CODE: [(&[u8], Option<usize>); 28] = [
     (&[0x0f, 0x05], None),                                           // syscall
     (&[0x41, 0xb8, 1, 0, 0, 0, 0xeb, 0x08], None),                   // mov r8d, 1; jmp back
     (&[0xeb, 0xf6], None),                                           // jmp heal
@@ -70,12 +80,17 @@ const CODE: [(&[u8], Option<usize>); 24] = [
     (&[0x48, 0x8b, 0x0d], Some(8)),                                  // mov rcx
     (&[0x48, 0x8b, 0x05], Some(12)),                                 // mov rax, [late]
     (&[0xff, 0x25], Some(13)),                                       // jmp [rip]
+    (&[0x0f, 0x05, 0x89, 0xc1, 0xe3, 0x07], None), // syscall; ecx = eax; jrcxz end
+    (&[0xe9, 0x4f, 0xff, 0xff, 0xff], None),       // jmp heal
+    (&[0x0f, 0x05], None),                         // syscall
+    // mov edi, ABANDONED; mov eax, SYS_exit_group; syscall; ud2
+    (&[0xbf, ABANDONED as u8, 0, 0, 0, 0xb8, 231, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x0b], None),
 ];
 
 /// Words of the data.
 const WORDS: usize = 17;
 /// Where the data begins.
-pub const DATA: u64 = 176;
+pub const DATA: u64 = 208;
 /// Where the id of the thread is whose data this is; 0 if no thread needs it.
 pub const OWNER: u64 = DATA + 8 * (WORDS as u64 - 1);
 /// Bytes of the whole.
@@ -214,6 +229,16 @@ mod tests {
         let branch = code.windows(2).position(|pair| pair == [0xe3, 0x1b]).unwrap();
         assert_eq!(code[jump(branch)..][..3], [0x4c, 0x8b, 0x05]);
         assert_eq!(code[jump(branch) - 6..][..2], [0xff, 0x25]);
+        // After a fork the parent heals, and the copy exits.
+        let [fork, last] = [FORK as usize, LAST as usize];
+        assert_eq!(
+            (&code[fork..fork + 2], &code[last..last + 2]),
+            (&[0x0f, 0x05][..], &[0x0f, 0x05][..])
+        );
+        assert_eq!((code[fork + 4], jump(fork + 4)), (0xe3, last + 2));
+        assert_eq!((code[fork + 6], code[last + 2]), (0xe9, 0xbf));
+        let distance = i32::from_le_bytes(code[fork + 7..last].try_into().unwrap());
+        assert_eq!(last.wrapping_add_signed(distance as isize), HEAL as usize);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustix::thread::LinkNameSpaceType;
 use crate::error::CheckpointError;
 use crate::namespaces;
 use crate::refuse::{Refusals, causes};
+use crate::shadows;
 
 /// Whether processes, which are in one namespace, are in another than farfork. Refuses one that
 /// others are in, too: but for the init of a clone in a ghost, which has none of its objects.
@@ -21,8 +22,10 @@ pub fn is_own(pids: &[i32], refusals: &mut Refusals) -> Result<bool, CheckpointE
     }
     let init = namespaces::ghost_init(pid);
     let is_inside = |other: &i32| name(*other).is_ok_and(|other| other == theirs);
-    let is_company =
-        |other: &i32| !pids.contains(other) && is_inside(other) && Some(*other) != init;
+    let is_company = |other: &i32| {
+        let is_known = pids.contains(other) || Some(*other) == init;
+        !is_known && is_inside(other) && !shadows::is_shadow(*other)
+    };
     if let Some(other) = proc::processes().find(is_company) {
         refusals.add(format!("process {other}"), causes::namespaces::IPC_COMPANY);
     }

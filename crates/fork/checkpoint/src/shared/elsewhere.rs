@@ -10,6 +10,7 @@ use rustix::fs::SealFlags;
 use super::{DELETED, FoundObject, system_v};
 use crate::maps::{self, Mapping};
 use crate::refuse::{Refusals, causes};
+use crate::shadows;
 
 /// Another process that has an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub fn refuse(pids: &[i32], found: &[FoundObject], refusals: &mut Refusals) {
     }
     let farfork = std::process::id() as i32;
     let others = proc::processes().filter(|other| *other != farfork && !pids.contains(other));
+    // A shadow maps no shared object, and runs no code.
+    let others = others.filter(|other| !shadows::is_shadow(*other));
     let holders: Vec<(usize, Holder)> = others.flat_map(|other| held_by(other, found)).collect();
     for (index, found) in found.iter().enumerate().filter(|(_, found)| !is_constant(found)) {
         let of_this = holders.iter().filter(|(held, _)| *held == index).map(|(_, holder)| holder);

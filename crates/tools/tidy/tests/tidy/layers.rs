@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["image"],
     &["pages", "far"],
     &["checkpoint", "restore", "doctor", "audit"],
-    &["node"],
+    &["node", "seed"],
     &["platform"],
     &["sim"],
     &["bench", "cli"],

@@ -1,0 +1,342 @@
+//! A frozen copy of a running process: memory that never changes, from which clones fetch pages.
+//!
+//! ```text
+//!  freeze ─► collect ─► fork the shadow ─► copy what it does not inherit ─► thaw
+//! ```
+//! MITOSIS (OSDI '23) §5.1 copies the page table of the parent into a descriptor and keeps the parent's
+//! pages by reference counts of its kernel module. Here the kernel's own fork does both: the shadow has
+//! the page tables, and pages that the parent changes afterwards are copied for the parent. The rest of
+//! the descriptor is the model of an image, whose data stay in the shadow.
+//!
+//! Invariants: the shadow never runs an instruction of the process; it ends with the thread that has
+//! prepared it, whatever ends that; what is read from it was the process's when it was prepared.
+
+use std::fs::{self, File};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farfork_image::model::{Backing, Model, Region, Segment};
+use farfork_sys::{memory, pidfd, proc};
+
+use crate::collect::{Collected, Pages, collect};
+use crate::copy::{self, placed};
+use crate::error::{CheckpointError, doing};
+use crate::inject::StoppedCopy;
+use crate::member::ObservedProcess;
+use crate::options::CheckpointOptions;
+use crate::refuse::Refusals;
+use crate::runs::Run;
+use crate::stopped::StoppedProcess;
+use crate::tree::{StoppedTree, Target};
+use crate::{diagnose, shadows, tree};
+
+/// A process that is prepared to be forked anywhere.
+pub struct Prepared {
+    /// What an image of it would hold.
+    pub model: Model,
+    /// Where the data of its chunks come from, in the order of their places. What no part covers is zeros.
+    pub parts: Vec<Part>,
+    /// What the shadow does not inherit.
+    pub copied: Vec<u8>,
+    /// The frozen copy.
+    pub shadow: Shadow,
+    /// How long the process was stopped.
+    pub frozen: Duration,
+    /// How long the fork of the shadow took, part of `frozen`.
+    pub forking: Duration,
+}
+
+/// Part of an image's chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Offset in the chunks, the first of which begins at 0.
+    pub place: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Where it comes from.
+    pub source: PartSource,
+}
+
+/// Where the bytes of a [`Part`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartSource {
+    /// At this address of the shadow.
+    Shadow(u64),
+    /// At this offset of [`Prepared::copied`].
+    Copied(u64),
+}
+
+/// The frozen copy of a process. It belongs to the thread that has made it. Dropping it kills it.
+pub struct Shadow {
+    copy: StoppedCopy,
+    handle: OwnedFd,
+    parent: Parent,
+    mem: Arc<File>,
+    is_alive: Arc<AtomicBool>,
+    /// The kernel lets only the thread that traces it wait for it.
+    of_thread: PhantomData<*const ()>,
+}
+
+/// The process that a shadow is a copy of.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent {
+    /// Its pid here.
+    pub pid: i32,
+    /// When it was started, since its pid may be reused.
+    started: Option<u64>,
+}
+
+impl Parent {
+    /// Whether it still lives.
+    pub fn lives(&self) -> bool {
+        self.started.is_some() && proc::started(self.pid) == self.started
+    }
+}
+
+/// Reads the memory of a shadow, in any thread.
+#[derive(Clone)]
+pub struct ShadowMemory {
+    pid: i32,
+    mem: Arc<File>,
+    is_alive: Arc<AtomicBool>,
+}
+
+/// Prepares process `pid`, which has no children but shadows, and lets it go on. The calling thread has
+/// to live as long as the shadow.
+pub fn prepare(pid: i32) -> Result<Prepared, CheckpointError> {
+    let target = Target::Process(pid);
+    tree::look_at(target)?;
+    let stopped = tree::stop(target).map_err(diagnose::explain_frozen)?;
+    let mut refusals = Refusals::new(pid);
+    let options = CheckpointOptions::default();
+    let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
+    let refusals = refusals.into_list();
+    let Some(collected) = collected.filter(|_| refusals.is_empty()) else {
+        return Err(CheckpointError::Refused(refusals));
+    };
+    let begun = Instant::now();
+    let (shadow, parts, copied) = fork(&stopped, &collected)?;
+    let forking = begun.elapsed();
+    let frozen = stopped.since().elapsed();
+    drop(stopped);
+    // What goes first when memory is short: its parent can be prepared again.
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", shadow.pid()), "1000");
+    let mut model = collected.model;
+    model.created_unix_s =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Prepared { model, parts, copied, shadow, frozen, forking })
+}
+
+type Forked = (Shadow, Vec<Part>, Vec<u8>);
+
+fn fork(stopped: &StoppedTree, collected: &Collected) -> Result<Forked, CheckpointError> {
+    let (Some((_, process)), Some(pages)) = (stopped.living().next(), collected.memories.first())
+    else {
+        let pid = stopped.members()[0].pid;
+        return Err(CheckpointError::NoProcess { pid });
+    };
+    let injector = pages.calls.injector(process)?;
+    let made = injector.fork(&unneeded(&collected.model)).and_then(|copy| {
+        let shadow = Shadow::new(copy, process.pid())?;
+        let (parts, copied) = parts(collected, pages)?;
+        Ok((shadow, parts, copied))
+    });
+    if made.is_err() {
+        // The dead copy would stay the process's child.
+        let _ = shadows::reap(&injector);
+    }
+    made
+}
+
+/// Mappings of shared objects and files. Nothing of them is read from the shadow, and as long as it had
+/// them others could see that.
+fn unneeded(model: &Model) -> Vec<Run> {
+    let memory = &model.root().memory;
+    let is_shared = |region: &&Region| {
+        matches!(
+            region.backing,
+            Backing::SharedFile { .. } | Backing::Object { is_shared: true, .. }
+        )
+    };
+    let shared = memory.regions.iter().filter(is_shared);
+    let mut runs: Vec<Run> = shared.map(|region| (region.start, region.end)).collect();
+    runs.extend(&memory.aio_rings);
+    runs
+}
+
+/// Whether a fork has the content of a region.
+fn is_inherited(region: &Region) -> bool {
+    let traits = region.traits;
+    // Of huge pages that were set aside there may be none left when one has to be copied.
+    !traits.dont_fork && !traits.wipe_on_fork && traits.page_shift == 0
+}
+
+/// Where the data come from; copies what the shadow does not have.
+fn parts(collected: &Collected, pages: &Pages) -> Result<(Vec<Part>, Vec<u8>), CheckpointError> {
+    let (mut parts, mut copied) = (Vec::new(), Vec::new());
+    let memory = &collected.model.members[pages.member].memory;
+    let mem = copy::open(pages.pid)?;
+    for region in &memory.regions {
+        let own = within(&pages.runs, region);
+        for (start, end, at) in placed(&own, &memory.stored.segments) {
+            let (place, bytes) = (at as u64, end - start);
+            let source = if is_inherited(region) {
+                PartSource::Shadow(start)
+            } else {
+                let from = copied.len();
+                copied.resize(from + bytes as usize, 0);
+                copy::read(pages.pid, &mem, &pages.image_pages, start, &mut copied[from..])?;
+                PartSource::Copied(from as u64)
+            };
+            parts.push(Part { place, bytes, source });
+        }
+    }
+    parts.extend(content(collected, pages.pid, &mut copied)?);
+    parts.sort_by_key(|part| part.place);
+    Ok((joined(parts), copied))
+}
+
+/// Copies the content of shared objects.
+fn content(
+    collected: &Collected,
+    pid: i32,
+    copied: &mut Vec<u8>,
+) -> Result<Option<Part>, CheckpointError> {
+    let segments = &collected.model.content.segments;
+    let Some(place) = segments.iter().map(|segment| segment.place).min() else { return Ok(None) };
+    let end = segments.iter().map(|segment| segment.place + segment.bytes).max().unwrap_or(place);
+    let moved: Vec<Segment> = segments
+        .iter()
+        .map(|segment| Segment { place: segment.place - place, ..*segment })
+        .collect();
+    let (from, bytes) = (copied.len(), end - place);
+    copied.resize(from + bytes as usize, 0);
+    collected.shared.copy(pid, &moved, &mut copied[from..])?;
+    Ok(Some(Part { place, bytes, source: PartSource::Copied(from as u64) }))
+}
+
+/// What of sorted `runs` lies in a region.
+fn within(runs: &[Run], region: &Region) -> Vec<Run> {
+    let first = runs.partition_point(|run| run.1 <= region.start);
+    let inside = runs[first..].iter().take_while(|run| run.0 < region.end);
+    inside.map(|run| (run.0.max(region.start), run.1.min(region.end))).collect()
+}
+
+/// Makes one part of neighbours that are neighbours where they come from.
+fn joined(parts: Vec<Part>) -> Vec<Part> {
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if last.goes_on_with(&part) => last.bytes += part.bytes,
+            _ => joined.push(part),
+        }
+    }
+    joined
+}
+
+impl Part {
+    fn goes_on_with(&self, next: &Part) -> bool {
+        let continues = match (self.source, next.source) {
+            (PartSource::Shadow(here), PartSource::Shadow(there))
+            | (PartSource::Copied(here), PartSource::Copied(there)) => here + self.bytes == there,
+            _ => false,
+        };
+        continues && self.place + self.bytes == next.place
+    }
+}
+
+impl Shadow {
+    fn new(copy: StoppedCopy, parent: i32) -> Result<Shadow, CheckpointError> {
+        let handle = pidfd::open(copy.pid).map_err(doing(copy.pid, "watch the frozen copy"))?;
+        let mem = Arc::new(copy::open(copy.pid)?);
+        let parent = Parent { pid: parent, started: proc::started(parent) };
+        let is_alive = Arc::new(AtomicBool::new(true));
+        Ok(Shadow { copy, handle, parent, mem, is_alive, of_thread: PhantomData })
+    }
+
+    /// Its pid here.
+    pub fn pid(&self) -> i32 {
+        self.copy.pid
+    }
+
+    /// The process that it is a copy of.
+    pub fn parent(&self) -> Parent {
+        self.parent
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> ShadowMemory {
+        let (mem, is_alive) = (Arc::clone(&self.mem), Arc::clone(&self.is_alive));
+        ShadowMemory { pid: self.pid(), mem, is_alive }
+    }
+
+    /// Kills it, and has its parent reap it, for which the parent is stopped. If that fails, as in a
+    /// frozen cgroup, the next checkpoint of the parent does it, or its end.
+    pub fn reclaim(self) -> Result<(), CheckpointError> {
+        let Parent { pid: parent, .. } = self.parent;
+        let is_there = self.parent.lives();
+        drop(self);
+        if !is_there {
+            return Ok(());
+        }
+        diagnose::refuse_frozen(parent, diagnose::MEANWHILE)?;
+        let stopped = StoppedProcess::stop(parent)?;
+        let observed = ObservedProcess::observe(&stopped)?;
+        if observed.can_call(&mut Refusals::new(parent))? {
+            shadows::reap(&observed.calls().injector(&stopped)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Shadow {
+    /// Readable when it has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        // Its pid may be another's as soon as it is reaped.
+        self.is_alive.store(false, Ordering::SeqCst);
+    }
+}
+
+impl ShadowMemory {
+    /// Fills `to` from `address`.
+    ///
+    /// # Errors
+    /// The shadow has ended, or has nothing there.
+    pub fn read(&self, address: u64, to: &mut [u8]) -> io::Result<()> {
+        let read = memory::read_exact(self.pid, &self.mem, address, to);
+        if !self.is_alive.load(Ordering::SeqCst) {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the frozen copy has ended"));
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_in_both_places_are_one_part() {
+        let part = |place, source| Part { place, bytes: 4096, source };
+        use PartSource::{Copied, Shadow};
+        let parts = vec![
+            part(0, Shadow(0x10000)),
+            part(4096, Shadow(0x11000)),
+            part(8192, Copied(0)),
+            part(16384, Copied(4096)),
+        ];
+        let joined = joined(parts);
+        assert_eq!(joined[0], Part { place: 0, bytes: 8192, source: Shadow(0x10000) });
+        assert_eq!(joined.len(), 3);
+    }
+}

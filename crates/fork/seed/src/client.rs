@@ -1,0 +1,65 @@
+//! Asking the keeper of a seed, on whichever node.
+
+use std::time::{Duration, Instant};
+
+use farfork_fabric::tcp::{ClientSettings, TcpFabric};
+use farfork_fabric::{Fabric, FabricError, Refusal, SharedKey};
+use serde::de::DeserializeOwned;
+
+use crate::error::SeedError;
+use crate::handle::Handle;
+use crate::protocol::{Reclaimed, Request};
+
+/// How much longer than it was asked to wait a keeper may take to end a seed: it stops the parent.
+const END_MARGIN: Duration = Duration::from_secs(20);
+
+impl Handle {
+    /// What proves the handle to its keeper.
+    pub fn shared_key(&self) -> SharedKey {
+        SharedKey::new(self.id.to_bytes(), self.connection_key())
+    }
+}
+
+/// Connects to the keeper of a seed.
+///
+/// # Errors
+/// [`SeedError::NotKnown`], [`SeedError::Unreachable`].
+pub fn connect(handle: &Handle) -> Result<TcpFabric, SeedError> {
+    let address = handle.address.to_string();
+    TcpFabric::connect(&address, &handle.shared_key(), ClientSettings::default()).map_err(|error| {
+        let (id, address) = (handle.id.to_string(), handle.address);
+        match error {
+            FabricError::WrongSharedKey { .. } | FabricError::PeerWithoutKey { .. } => {
+                SeedError::NotKnown { id, address }
+            }
+            source => SeedError::Unreachable { id, source },
+        }
+    })
+}
+
+/// Ends a seed. Clones that may still fetch pages have `wait` to do so.
+///
+/// # Errors
+/// Those of [`connect`].
+pub fn reclaim(handle: &Handle, wait: Duration) -> Result<Reclaimed, SeedError> {
+    let keeper = connect(handle)?;
+    let request = Request::Reclaim { wait_ms: wait.as_millis() as u64 };
+    ask(&keeper, handle, &request, wait.saturating_add(END_MARGIN))
+}
+
+fn ask<T: DeserializeOwned>(
+    keeper: &TcpFabric,
+    handle: &Handle,
+    request: &Request,
+    limit: Duration,
+) -> Result<T, SeedError> {
+    let (id, address) = (handle.id.to_string(), handle.address);
+    let bytes = serde_json::to_vec(request).unwrap_or_default();
+    match keeper.call(&bytes, Instant::now() + limit) {
+        Ok(answer) => serde_json::from_slice(&answer).map_err(|_| SeedError::Protocol { id }),
+        Err(FabricError::Refused { refusal: Refusal::Failed { why }, .. }) => {
+            Err(SeedError::Refused { id, address, why })
+        }
+        Err(source) => Err(SeedError::Unreachable { id, source }),
+    }
+}

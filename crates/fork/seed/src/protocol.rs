@@ -1,0 +1,22 @@
+//! What a keeper is asked over the fabric, besides what is asked of every source of far images: one JSON
+//! document each way. The connection has proved that it has the handle's key.
+
+use serde::{Deserialize, Serialize};
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// End the seed, after its clones have fetched what they need, or this time.
+    Reclaim {
+        /// How long to wait for them, in milliseconds.
+        wait_ms: u64,
+    },
+}
+
+/// The answer to [`Request::Reclaim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// Nodes that could still have fetched pages when the wait ended.
+    pub cut_off: usize,
+}
