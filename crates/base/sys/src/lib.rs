@@ -73,6 +73,8 @@ pub mod trial_network;
 #[cfg(feature = "std")]
 pub mod unix_diag;
 #[cfg(feature = "std")]
+pub mod userfault;
+#[cfg(feature = "std")]
 pub mod words;
 #[cfg(feature = "std")]
 pub mod xstate;
