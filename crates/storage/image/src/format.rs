@@ -27,7 +27,6 @@ pub use crate::header::{VERSION, chunk_offset, file_header, meta_offset};
 pub use crate::layout::DATA_AT;
 use crate::model::Model;
 
-
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
 
 /// Where the data of a model ends in the file.

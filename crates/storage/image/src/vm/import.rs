@@ -170,11 +170,7 @@ fn copy(
 }
 
 /// Writes metadata and header, and gives back what is left over.
-fn seal(
-    writer: &mut ImageWriter<'_>,
-    metadata: Metadata,
-    meta_bytes: u64,
-) -> Result<(), VmError> {
+fn seal(writer: &mut ImageWriter<'_>, metadata: Metadata, meta_bytes: u64) -> Result<(), VmError> {
     let (cid, map) = (writer.cid(), &metadata.map);
     let encoded = metadata::encode(&metadata, cid);
     debug_assert_eq!(encoded.len() as u64, meta_bytes);

@@ -96,7 +96,10 @@ impl PageMap {
             if run.offset < end {
                 return Err("its runs of pages overlap");
             }
-            end = run.end().filter(|end| *end <= memory_bytes).ok_or("a run ends after its memory")?;
+            end = run
+                .end()
+                .filter(|end| *end <= memory_bytes)
+                .ok_or("a run ends after its memory")?;
         }
         let mut places: Vec<(u64, u64)> = runs.iter().map(|run| (run.place, run.bytes)).collect();
         places.sort_unstable();

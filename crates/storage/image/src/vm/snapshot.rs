@@ -90,8 +90,10 @@ impl Snapshot {
     ) -> Result<(), ImageError> {
         file.read_to(DATA_AT + place, to)?;
         let sums = &self.sums[(place / PAGE_BYTES) as usize..];
-        let matches =
-            to.chunks(PAGE_BYTES as usize).zip(sums).all(|(page, sum)| crc32c::crc32c(page) == *sum);
+        let matches = to
+            .chunks(PAGE_BYTES as usize)
+            .zip(sums)
+            .all(|(page, sum)| crc32c::crc32c(page) == *sum);
         match matches {
             true => Ok(()),
             false => {

@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn both_encodings_are_recognised() {
-        let firecracker = |version: &str| Monitor::Firecracker { version: Some(version.to_owned()) };
+        let firecracker =
+            |version: &str| Monitor::Firecracker { version: Some(version.to_owned()) };
         let bitcode = state(&[0], X86_64, &[6], "11.0.0");
         assert_eq!(Monitor::of(&bitcode), firecracker("11.0.0"));
         let bincode = state(&[], X86_64, &5u64.to_le_bytes(), "1.2.3");
