@@ -57,6 +57,8 @@ pub mod sched;
 #[cfg(feature = "std")]
 pub mod sched_attr;
 #[cfg(feature = "std")]
+pub mod shared_words;
+#[cfg(feature = "std")]
 mod sock_diag;
 #[cfg(feature = "std")]
 pub mod socket;

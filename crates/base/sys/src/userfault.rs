@@ -196,6 +196,13 @@ fn filled(done: u64, stopped: Option<Errno>) -> Filled {
     Filled { bytes: u64::try_from(done as i64).unwrap_or(0), stopped }
 }
 
+/// Closes the descriptor of a [`Message::Forked`]: the child's missing pages are zeros from then on. A
+/// process whose forks are reported could otherwise use up the reader's descriptors.
+pub fn close_forked(descriptor: u32) {
+    // SAFETY: the kernel has made the descriptor for the reader of the message, and nothing else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor as i32) });
+}
+
 /// Words of a message in shared memory, taken as they are now.
 pub fn load_message(words: &[AtomicU64]) -> Option<Message> {
     let mut message = [0; MESSAGE_WORDS];
