@@ -1,6 +1,7 @@
 //! `farfork vm`: snapshots of virtual machines.
 
 mod files;
+mod serve;
 mod show;
 
 use std::path::PathBuf;
@@ -53,6 +54,21 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Fill the memory of virtual machines that restore a snapshot with Firecracker's memory backend
+    /// Uffd. Prints the path of the socket when monitors can connect. The first SIGINT or SIGTERM ends it
+    /// when all machines have ended, the second kills their monitors.
+    Serve {
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Name or id of the image.
+        image: String,
+        /// Unix socket to listen at: the backend_path of Firecracker's snapshot/load.
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
+    },
+    /// Serve what another process holds. farfork vm serve starts it.
+    #[command(name = serve::SERVER, hide = true)]
+    ServePages,
 }
 
 /// Runs the subcommand.
@@ -64,6 +80,10 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         Command::Export { pool, image, snapshot, memfile } => {
             files::export(&pool.open()?, image, snapshot, memfile)?;
         }
+        Command::Serve { pool, image, socket } => {
+            return serve::run(&pool.open()?, image, socket);
+        }
+        Command::ServePages => return serve::serve_pages(),
         Command::Show { pool, image, json } => show::run(&pool.open()?, image, *json)?,
     }
     Ok(ExitCode::SUCCESS)
