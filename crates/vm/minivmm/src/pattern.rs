@@ -17,10 +17,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Whether a page is zeros.
+    /// Whether a page is zeros, apart from pages that the guest runs from.
     pub fn is_zeros(&self, page: u64) -> bool {
         let group = page / self.group_pages.max(1);
-        page >= RESERVED_PAGES && mix(group ^ self.seed << 32) % 1000 < self.zero_permille
+        page < RESERVED_PAGES || mix(group ^ self.seed << 32) % 1000 < self.zero_permille
     }
 
     /// Pages of the memory.

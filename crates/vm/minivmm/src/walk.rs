@@ -18,6 +18,9 @@ pub struct Walk {
     pub writes: bool,
 }
 
+/// One more than a multiple of four, and so with any odd increment it leads through all pages.
+const JUMP: u64 = 0x1_5a4e_35b5;
+
 impl Walk {
     /// Each word of `pages` pages in order.
     pub fn whole(pages: u64) -> Walk {
@@ -26,11 +29,10 @@ impl Walk {
 
     /// Each word of `count` of `pages` pages that lie here and there.
     pub fn jumping(pages: u64, count: u64) -> Walk {
-        let (multiplier, increment) = (0x1_5a4e_35b5 | 5, pages / 3 | 1);
         Walk {
             first: 17,
-            multiplier: multiplier - (multiplier - 1) % 4,
-            increment,
+            multiplier: JUMP,
+            increment: pages / 3 | 1,
             count,
             words: 512,
             writes: false,

@@ -48,6 +48,8 @@ pub(crate) fn receive<T: DeserializeOwned>(
     let received = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
             Err(Errno::INTR) => {}
+            // The other end was closed while a document for it was on its way.
+            Err(Errno::CONNRESET) => return Ok(None),
             received => break received?,
         }
     };

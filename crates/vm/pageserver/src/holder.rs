@@ -6,9 +6,9 @@ mod joining;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use farfork_image::vm::Snapshot;
 use farfork_pool::ImageFile;
 use farfork_sys::{limits, words};
-use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -30,9 +29,13 @@ pub use error::HolderError;
 pub use event::Event;
 use joining::{Joining, Peer};
 
-/// Servers that die one after the other before they are ready.
-const MOST_FAILURES: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(50);
+/// How long servers may die one after the other before one is ready. Guests wait no longer.
+const START_LIMIT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+/// Servers that may die without a pause between them.
+const AT_ONCE: u32 = 3;
+/// Bytes of a signal that is read (`struct signalfd_siginfo`).
+const SIGNAL_BYTES: usize = 128;
 
 /// Starts a server: a process that calls [`serve`](crate::serve) with this channel.
 pub type Start<'a> = &'a mut dyn FnMut(OwnedFd) -> io::Result<Child>;
@@ -61,7 +64,9 @@ pub struct Holder<'a> {
     show: &'a mut dyn FnMut(Event),
     listener: Option<UnixListener>,
     server: Option<Server>,
+    /// Servers that died since one was ready, and since when that is so.
     failures: u32,
+    unready_since: Instant,
     joining: Vec<Joining>,
     machines: BTreeMap<u64, Kept>,
     next: u64,
@@ -90,21 +95,23 @@ impl<'a> Holder<'a> {
             listener: Some(bind(path)?),
             server: None,
             failures: 0,
+            unready_since: Instant::now(),
             joining: Vec::new(),
             machines: BTreeMap::new(),
             next: 1,
         })
     }
 
-    /// Holds machines until a signal arrives and all have ended. A second signal ends them.
+    /// Holds machines until it is asked to stop and all have ended. When it is asked again it ends them.
+    /// Whatever can be read from `stops`, such as a signal, asks once.
     ///
     /// # Errors
     /// [`HolderError`]. The processes of the machines that were left have been killed: no server would
     /// answer their faults.
-    pub fn run(&mut self, signals: &SignalFd) -> Result<(), HolderError> {
+    pub fn run(&mut self, stops: BorrowedFd<'_>) -> Result<(), HolderError> {
         let result = self.start_server().and_then(|()| {
             (self.show)(Event::Listening { path: self.path.clone() });
-            self.hold(signals)
+            self.hold(stops)
         });
         if result.is_err() {
             self.kill_machines();
@@ -117,10 +124,10 @@ impl<'a> Holder<'a> {
         result
     }
 
-    fn hold(&mut self, signals: &SignalFd) -> Result<(), HolderError> {
+    fn hold(&mut self, stops: BorrowedFd<'_>) -> Result<(), HolderError> {
         while self.listener.is_some() || !self.machines.is_empty() {
-            let ready = self.wait(signals)?;
-            if ready.signal && matches!(signals.read_signal(), Ok(Some(_))) {
+            let ready = self.wait(stops)?;
+            if ready.stop && rustix::io::read(stops, &mut [0; SIGNAL_BYTES]).is_ok() {
                 self.stop()?;
             }
             if ready.server {
@@ -134,10 +141,10 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    fn wait(&mut self, signals: &SignalFd) -> Result<Ready, HolderError> {
+    fn wait(&mut self, stops: BorrowedFd<'_>) -> Result<Ready, HolderError> {
         let timeout = self.joining.iter().map(Joining::time_left).min();
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
-        let mut polled = vec![PollFd::new(signals, PollFlags::IN)];
+        let mut polled = vec![PollFd::from_borrowed_fd(stops, PollFlags::IN)];
         if let Some(server) = &self.server {
             polled.push(PollFd::new(&server.channel, PollFlags::IN));
         }
@@ -151,12 +158,12 @@ impl<'a> Holder<'a> {
         }
         let mut is_ready = polled.iter().map(|one| !one.revents().is_empty());
         let mut next = |is_polled: bool| is_polled && is_ready.next().unwrap_or_default();
-        let signal = next(true);
+        let stop = next(true);
         let server = next(self.server.is_some());
-        Ok(Ready { signal, server, listener: next(self.listener.is_some()) })
+        Ok(Ready { stop, server, listener: next(self.listener.is_some()) })
     }
 
-    /// The first signal: no new machines. The second: an error.
+    /// The first time: no new machines. The second: an error.
     fn stop(&mut self) -> Result<(), HolderError> {
         if self.listener.is_none() {
             return Err(HolderError::Interrupted { machines: self.machines.len() });
@@ -292,7 +299,7 @@ impl<'a> Holder<'a> {
             let _ = server.child.kill();
             server.child.wait().ok()
         });
-        self.failures += 1;
+        self.fail();
         self.start_server()?;
         let machines = self.machines.len();
         (self.show)(Event::Replaced { status, machines, took: begun.elapsed() });
@@ -302,7 +309,7 @@ impl<'a> Holder<'a> {
     /// Starts a server, and has it go on with all machines.
     fn start_server(&mut self) -> Result<(), HolderError> {
         let mut last: Option<io::Error> = None;
-        while self.failures < MOST_FAILURES {
+        while self.failures == 0 || self.unready_since.elapsed() < START_LIMIT {
             match self.try_start() {
                 Ok(server) => {
                     self.server = Some(server);
@@ -312,12 +319,21 @@ impl<'a> Holder<'a> {
                 }
                 Err(error) => last = Some(error),
             }
-            self.failures += 1;
-            std::thread::sleep(PAUSE);
+            self.fail();
         }
         let why =
             last.map_or("each died before it was ready".to_owned(), |error| words::of(&error));
         Err(HolderError::NoServer { why, machines: self.machines.len() })
+    }
+
+    fn fail(&mut self) {
+        if self.failures == 0 {
+            self.unready_since = Instant::now();
+        }
+        self.failures += 1;
+        if self.failures > AT_ONCE {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     fn try_start(&mut self) -> io::Result<Server> {
@@ -339,7 +355,7 @@ impl<'a> Holder<'a> {
 
 /// What can be read.
 struct Ready {
-    signal: bool,
+    stop: bool,
     server: bool,
     listener: bool,
 }
@@ -349,8 +365,11 @@ fn bind(path: &Path) -> Result<UnixListener, HolderError> {
     let failed = |source| HolderError::Listen { path: path.to_owned(), source };
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            match std::os::unix::net::UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // A connection to a file that is not a socket is refused as well.
+            let is_socket =
+                std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+            match UnixStream::connect(path) {
+                Err(error) if is_socket && error.kind() == io::ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path).map_err(failed)?;
                     UnixListener::bind(path)
                 }

@@ -33,7 +33,7 @@ pub(super) fn run(pool: &Pool, image: &str, socket: &Path) -> CommandResult {
         Event::Listening { path } => println!("{}", path.display()),
         event => eprintln!("{event}"),
     };
-    Holder::listen(socket, (&snapshot, &file), &mut start, &mut show)?.run(&signals)?;
+    Holder::listen(socket, (&snapshot, &file), &mut start, &mut show)?.run(signals.as_fd())?;
     Ok(ExitCode::SUCCESS)
 }
 
