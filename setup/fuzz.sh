@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FARFORK_FUZZ_SECONDS:-120}
 names=("$@")
-[ $# -gt 0 ] || names=(metadata archive pool protocol)
+[ $# -gt 0 ] || names=(metadata archive pool protocol snapshot)
 host=x86_64-unknown-linux-gnu
 target=${CARGO_TARGET_DIR:-fuzz/target}
 build=$PWD/build/fuzz

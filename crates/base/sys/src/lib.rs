@@ -59,6 +59,8 @@ pub mod sched;
 #[cfg(feature = "std")]
 pub mod sched_attr;
 #[cfg(feature = "std")]
+pub mod shared_words;
+#[cfg(feature = "std")]
 mod sock_diag;
 #[cfg(feature = "std")]
 pub mod socket;
@@ -74,6 +76,8 @@ pub mod terminal;
 pub mod trial_network;
 #[cfg(feature = "std")]
 pub mod unix_diag;
+#[cfg(feature = "std")]
+pub mod userfault;
 #[cfg(feature = "std")]
 pub mod words;
 #[cfg(feature = "std")]

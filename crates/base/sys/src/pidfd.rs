@@ -1,8 +1,8 @@
 //! Processes by descriptor, which stays valid when the pid is reused.
-#![allow(unsafe_code)] // reason: signals without a name have no safe wrapper
+#![allow(unsafe_code)] // reason: signals without a name, and a peer's pidfd, have no safe wrapper
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -10,6 +10,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// The process at the other end of a Unix socket, which connected it (Linux 6.5).
+pub fn of_peer(socket: impl AsFd) -> io::Result<OwnedFd> {
+    const PEER_PIDFD: i32 = 77;
+    let fd = crate::socket::integer_option(socket.as_fd(), libc::SOL_SOCKET, PEER_PIDFD)?;
+    // SAFETY: the kernel has just made the descriptor for this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Sends it a signal by number, real-time signals as well.

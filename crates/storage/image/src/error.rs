@@ -33,4 +33,22 @@ pub enum ImageError {
         /// What does not hold.
         what: &'static str,
     },
+    /// It is an image of a virtual machine, where one of processes is needed.
+    #[error(
+        "image {cid} is a virtual machine snapshot, not a process: restore it with `farfork vm serve`, or \
+         export it with `farfork vm export`"
+    )]
+    IsVirtualMachine {
+        /// The image.
+        cid: Cid,
+    },
+    /// It is an image of processes, where one of a virtual machine is needed.
+    #[error(
+        "image {cid} is a checkpoint of processes, not a virtual machine snapshot: start clones of it with \
+         `farfork restore`"
+    )]
+    IsProcesses {
+        /// The image.
+        cid: Cid,
+    },
 }

@@ -1,7 +1,7 @@
-//! An image in its file.
+//! An image of processes in its file.
 //!
 //! ```text
-//!  0         FileHeader    magic, version, checksum, kind, id, where the rest is; a page
+//!  0         FileHeader    magic, version, checksum, kind, id, where the rest is; a page (`header`)
 //!  4 KiB     metadata      ImageHeader: magic, version, checksum of the metadata, where things stand in it
 //!                          model: what the checkpoint knows (postcard), not on the hot path
 //!                          sums: CRC-32C of every data chunk
@@ -22,108 +22,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::compile::compile;
 use crate::error::ImageError;
+use crate::header::{FileHeader, Kind};
+pub use crate::header::{VERSION, chunk_offset, file_header, meta_offset};
 pub use crate::layout::DATA_AT;
 use crate::model::Model;
 
-/// Version of the format.
-pub const VERSION: u32 = 12;
-
-const FILE_MAGIC: u64 = u64::from_le_bytes(*b"farforkI");
 const MAGIC: u64 = u64::from_le_bytes(*b"farfork\0");
-
-/// Where the metadata begins, if it fits before the data.
-const META_AT: u64 = PAGE_BYTES;
-/// An image of processes; others may come.
-const PROCESSES: u32 = 1;
-
-/// First bytes of the file.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct FileHeader {
-    magic: u64,
-    version: u32,
-    checksum: u32,
-    cid: [u8; 16],
-    kind: u32,
-    reserved: u32,
-    meta_offset: u64,
-    meta_bytes: u64,
-    data_offset: u64,
-    data_chunks: u64,
-    file_bytes: u64,
-}
-
-const _: () = assert!(size_of::<FileHeader>() == 80);
-
-impl FileHeader {
-    fn sealed(self) -> FileHeader {
-        let without = FileHeader { checksum: 0, ..self };
-        FileHeader { checksum: crc32c::crc32c(without.as_bytes()), ..self }
-    }
-
-    fn read(file: &ImageFile) -> Result<FileHeader, ImageError> {
-        let cid = file.id.cid;
-        let damaged = |what| ImageError::Damaged { cid, what };
-        let bytes = file.read(0, size_of::<FileHeader>() as u64)?;
-        let header =
-            FileHeader::read_from_bytes(&bytes).map_err(|_| damaged("it has no header"))?;
-        if header.magic != FILE_MAGIC {
-            return Err(damaged("its magic number is wrong"));
-        }
-        if header.version != VERSION {
-            return Err(ImageError::Version { cid, found: header.version, expected: VERSION });
-        }
-        if header.checksum != header.sealed().checksum {
-            return Err(damaged("the checksum of its header does not match"));
-        }
-        if header.cid != cid.to_bytes() || header.data_offset != DATA_AT {
-            return Err(damaged("its header is that of another image"));
-        }
-        if header.kind != PROCESSES {
-            return Err(damaged("it is an image of a kind that this farfork does not know"));
-        }
-        if header.file_bytes != file.id.bytes {
-            return Err(damaged("its file is not as long as it was"));
-        }
-        Ok(header)
-    }
-}
-
-/// Where the metadata of `bytes` lies in the file of an image with so many chunks of data. Numbers that
-/// no file has lead beyond the end of any.
-pub fn meta_offset(bytes: u64, chunks: u64) -> u64 {
-    match bytes <= DATA_AT - META_AT {
-        true => META_AT,
-        false => chunks.saturating_mul(CHUNK_BYTES).saturating_add(DATA_AT),
-    }
-}
-
-/// The first bytes of the file of an image.
-pub fn file_header(cid: Cid, meta_bytes: u64, chunks: u64, file_bytes: u64) -> Vec<u8> {
-    let header = FileHeader {
-        magic: FILE_MAGIC,
-        version: VERSION,
-        cid: cid.to_bytes(),
-        kind: PROCESSES,
-        meta_offset: meta_offset(meta_bytes, chunks),
-        meta_bytes,
-        data_offset: DATA_AT,
-        data_chunks: chunks,
-        file_bytes,
-        ..FileHeader::default()
-    };
-    header.sealed().as_bytes().to_vec()
-}
 
 /// Where the data of a model ends in the file.
 fn data_end(model: &Model) -> u64 {
     let segments = model.stored().flat_map(|stored| &stored.segments);
     segments.map(|part| DATA_AT + part.place + part.bytes).max().unwrap_or(DATA_AT)
-}
-
-/// Where a data chunk lies in the file.
-pub const fn chunk_offset(chunk: usize) -> u64 {
-    DATA_AT + chunk as u64 * CHUNK_BYTES
 }
 
 /// First bytes of the metadata.
@@ -211,10 +120,7 @@ impl Image {
     pub fn read_from(file: &ImageFile) -> Result<Image, ImageError> {
         let cid = file.id.cid;
         let damaged = |what| ImageError::Damaged { cid, what };
-        let header = FileHeader::read(file)?;
-        if header.meta_offset != meta_offset(header.meta_bytes, header.data_chunks) {
-            return Err(damaged("its metadata is not where it should be"));
-        }
+        let header = FileHeader::read_of(file, Kind::Processes)?;
         let bytes = file.read(header.meta_offset, header.meta_bytes)?;
         let Metadata { model, plan_offset, plan_bytes, sums } = Metadata::parse(&bytes, cid)?;
         if header.data_chunks != model.chunks() as u64 {

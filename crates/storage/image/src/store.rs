@@ -7,6 +7,7 @@ use farfork_types::{CHUNK_BYTES, Cid};
 
 use crate::error::ImageError;
 use crate::format::{self, DATA_AT};
+use crate::header::Kind;
 use crate::model::Model;
 
 /// An image that is not visible yet: room for what is stored. Room for its metadata is there already, or
@@ -66,7 +67,7 @@ impl<'p> Draft<'p> {
         self.writer.bytes_mut(meta_at..meta_at + meta_bytes).copy_from_slice(&metadata);
         let kept = kept(model, meta_at..meta_at + meta_bytes);
         let file_bytes = ImageWriter::file_bytes(&kept);
-        let header = format::file_header(cid, meta_bytes, self.chunks, file_bytes);
+        let header = format::file_header(cid, Kind::Processes, meta_bytes, self.chunks, file_bytes);
         self.writer.bytes_mut(0..header.len() as u64).copy_from_slice(&header);
         self.writer.keep(&kept)?;
         let pool_bytes = self.writer.taken()?;

@@ -39,6 +39,16 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
+    /// Takes the open file of the image `cid` over from another process of this program, which has found
+    /// it with [`Pool::find`]. It stays readable when the image is removed.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    pub fn handed_over(file: File, cid: Cid) -> io::Result<ImageFile> {
+        let found = file.metadata()?;
+        Ok(ImageFile::of(file, &found, cid))
+    }
+
     /// The file.
     pub fn file(&self) -> &File {
         &self.file

@@ -2,9 +2,9 @@
 
 use farfork_sys::words;
 use std::error::Error;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use farfork_image::archive;
 use farfork_image::catalog::ImageName;
@@ -12,6 +12,7 @@ use farfork_image::format::Image;
 use farfork_pool::{ImageFile, Pool};
 
 use crate::progress::Progress;
+use crate::unfinished::UnfinishedFile;
 use crate::{checkpoint, restore};
 
 /// The file name that means stdin or stdout.
@@ -30,31 +31,9 @@ pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dy
         return write(pool, &source, &image, io::stdout().lock())
             .map_err(|error| failed(error.to_string()).into());
     }
-    let temporary = TemporaryFile::beside(file);
-    let archive = File::create(&temporary.0).map_err(refused)?;
+    let (unfinished, archive) = UnfinishedFile::beside(file).map_err(refused)?;
     write(pool, &source, &image, &archive).map_err(|error| failed(error.to_string()))?;
-    archive.sync_all().map_err(refused)?;
-    fs::rename(&temporary.0, file).map_err(refused)?;
-    let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| refused(error).into())
-}
-
-/// The path of a file that is renamed when it is complete. Dropped before that, it is removed.
-struct TemporaryFile(PathBuf);
-
-impl TemporaryFile {
-    fn beside(file: &Path) -> TemporaryFile {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        TemporaryFile(file.with_file_name(format!(".{name}.{}.unfinished", std::process::id())))
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
+    unfinished.finish(&archive).map_err(|error| refused(error).into())
 }
 
 fn write(

@@ -8,15 +8,16 @@ use std::process::ExitCode;
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::compile::{Supplied, replaceables};
 use farfork_image::format::Image;
+use farfork_image::header::Kind;
 use farfork_image::model::{Member, Model, OpenFile};
 use farfork_pages::{Access, mapped};
-use farfork_pool::Pool;
+use farfork_pool::{ImageFile, Pool};
 use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, archive, checkpoint, profile, restore, size};
+use crate::{CommandResult, archive, checkpoint, profile, restore, size, vm};
 
 /// What to do with images.
 #[derive(clap::Subcommand)]
@@ -88,6 +89,8 @@ pub(crate) enum Command {
 struct Entry {
     name: String,
     cid: String,
+    /// `None` if the image cannot be read.
+    kind: Option<Kind>,
     created_unix_s: u64,
 }
 
@@ -141,6 +144,7 @@ struct Process {
 #[derive(Serialize)]
 struct Description {
     cid: String,
+    kind: Kind,
     names: Vec<String>,
     created_unix_s: u64,
     command_line: Vec<String>,
@@ -188,21 +192,27 @@ fn list(pool: &Pool, json: bool) -> Result<(), Box<dyn Error>> {
         .list()?
         .into_iter()
         .map(|(name, cid, created_unix_s)| {
-            let (name, cid) = (name.to_string(), cid.to_string());
-            Entry { name, cid, created_unix_s }
+            let kind = pool.find(cid).ok().and_then(|file| Kind::of(&file).ok());
+            Entry { name: name.to_string(), cid: cid.to_string(), kind, created_unix_s }
         })
         .collect();
     if json {
         return Ok(print_json(&entries)?);
     }
     for entry in &entries {
-        println!("{}  {}", entry.cid, entry.name);
+        let note =
+            if entry.kind == Some(Kind::VirtualMachine) { "  (virtual machine)" } else { "" };
+        println!("{}  {}{note}", entry.cid, entry.name);
     }
     Ok(())
 }
 
 fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
-    let description = describe(pool, restore::resolve(pool, image)?)?;
+    let file = pool.find(restore::resolve(pool, image)?)?;
+    if Kind::of(&file)? == Kind::VirtualMachine {
+        return vm::Description::of(pool, &file)?.print(json);
+    }
+    let description = describe(pool, &file)?;
     if json {
         return Ok(print_json(&description)?);
     }
@@ -227,9 +237,9 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
-    let file = pool.find(cid)?;
-    let image = Image::read_from(&file)?;
+fn describe(pool: &Pool, file: &ImageFile) -> Result<Description, Box<dyn Error>> {
+    let image = Image::read_from(file)?;
+    let cid = file.id.cid;
     let names = Catalog::of(pool).names_of(cid)?;
     let model = &image.model;
     let processes: Vec<Process> =
@@ -243,6 +253,7 @@ fn describe(pool: &Pool, cid: Cid) -> Result<Description, Box<dyn Error>> {
     let mapped_bytes: u64 = segments.map(|segment| segment.bytes).sum();
     Ok(Description {
         cid: cid.to_string(),
+        kind: Kind::Processes,
         names: names.iter().map(ToString::to_string).collect(),
         created_unix_s: model.created_unix_s,
         command_line: root.process.command_line.clone(),

@@ -36,6 +36,8 @@ mod serve;
 mod sim;
 mod size;
 mod trial;
+mod unfinished;
+mod vm;
 
 use clap::{FromArgMatches, Parser, Subcommand};
 use farfork_sys::words;
@@ -97,6 +99,9 @@ enum Command {
     /// List, inspect, remove, export and import images.
     #[command(subcommand)]
     Images(images::Command),
+    /// Import, export and inspect snapshots of virtual machines.
+    #[command(subcommand)]
+    Vm(vm::Command),
     /// Declare which memory of an image is hot: its pages become local when clones touch them.
     #[command(subcommand)]
     Hot(hot::Command),
@@ -155,6 +160,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => clones::ps(&args),
         Command::Ghost(command) => ghost::run(&command),
         Command::Images(command) => images::run(&command),
+        Command::Vm(command) => vm::run(&command),
         Command::Hot(command) => hot::run(&command),
         Command::Promote(args) => promote::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -10,9 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use farfork_image::catalog::Catalog;
+use farfork_image::error::ImageError;
 use farfork_image::format::Image;
+use farfork_image::header::Kind;
+use farfork_image::vm::Snapshot;
 use farfork_node::paths::{demand_own, make_run_directory};
-use farfork_pool::{Finding, Forgotten, Pool, PoolError, Quota, unmount_tmpfs};
+use farfork_pool::{Finding, Forgotten, ImageFile, Pool, PoolError, Quota, unmount_tmpfs};
 use farfork_sys::words;
 use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
@@ -282,7 +285,7 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     for cid in pool.images()? {
         let Ok(file) = pool.find(cid) else { continue }; // said above, or just removed
-        match Image::read_from(&file).and_then(|image| image.damaged_chunks(&file)) {
+        match damaged_chunks(&file) {
             Ok(damaged) if damaged.is_empty() => {}
             Ok(damaged) => {
                 is_sound = false;
@@ -298,6 +301,14 @@ fn check(path: Option<&Path>) -> CommandResult {
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Verifies all checksums of an image of any kind; the numbers of chunks that do not match.
+fn damaged_chunks(file: &ImageFile) -> Result<Vec<usize>, ImageError> {
+    match Kind::of(file)? {
+        Kind::Processes => Image::read_from(file)?.damaged_chunks(file),
+        Kind::VirtualMachine => Snapshot::read_from(file)?.damaged_chunks(file),
+    }
+}
+
 /// Removes images whose checkpoint was killed before it could name them: no command would find them.
 fn remove_unnamed(pool: &Pool) -> Result<(), Box<dyn Error>> {
     let mut left = pool.images()?;
@@ -309,7 +320,7 @@ fn remove_unnamed(pool: &Pool) -> Result<(), Box<dyn Error>> {
         let bytes = pool.find(cid)?.file().metadata()?.blocks() * 512;
         checkpoint::remove(pool, cid)?;
         println!(
-            "reclaimed {bytes} bytes of image {cid}: its checkpoint was killed before it had a name"
+            "reclaimed {bytes} bytes of image {cid}: its checkpoint or import was killed before it had a name"
         );
     }
     Ok(())

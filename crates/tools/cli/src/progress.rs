@@ -34,6 +34,12 @@ impl<'a> Progress<'a> {
         self.bytes(done * CHUNK_BYTES, all * CHUNK_BYTES);
     }
 
+    /// Shows how many bytes of all are done of a part of the work.
+    pub(crate) fn bytes_of(&mut self, doing: &'a str, done: u64, all: u64) {
+        self.doing = doing;
+        self.bytes(done, all);
+    }
+
     /// Shows how many bytes of all are done.
     fn bytes(&mut self, done: u64, all: u64) {
         let percent = 100 * done / all.max(1);

@@ -264,7 +264,8 @@ fn a_header_that_fits_its_checksum_and_not_its_file_is_damaged() {
     let cases = [
         (0, 1, "its magic number is wrong"),
         (CID, 5, "that of another image"),
-        (KIND, 2, "a kind that this farfork does not know"),
+        (KIND, 2, "is a virtual machine snapshot"),
+        (KIND, 3, "a kind that this farfork does not know"),
         (KIND, 0, "a kind that this farfork does not know"),
         (META_OFFSET, 2 * META_AT, "its metadata is not where it should be"),
         (META_OFFSET, u64::MAX, "its metadata is not where it should be"),

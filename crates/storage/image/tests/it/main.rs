@@ -6,3 +6,4 @@ mod file;
 mod hostile;
 mod layout;
 mod replay;
+mod vm;

@@ -14,17 +14,20 @@ mod metadata_body;
 mod pool;
 #[path = "../../../../../fuzz/bodies/protocol.rs"]
 mod protocol;
+#[path = "../../../../../fuzz/bodies/snapshot.rs"]
+mod snapshot;
 
 const CALL: &[u8] = br#"{"restore":{"pool":"/p","cid":"00112233445566778899aabbccddeeff","name":"a/b","detach":false,"same_pid":true,"inherit":[6],"requested_ns":1}}"#;
 
 /// Sound inputs of the targets, by their names.
-fn seeds() -> [(&'static str, &'static str, Vec<u8>); 5] {
+fn seeds() -> [(&'static str, &'static str, Vec<u8>); 6] {
     [
         ("metadata", "whole", metadata(&common::model())),
         ("archive", "whole", common::archive().clone()),
         ("archive", "small", small_archive()),
         ("pool", "whole", pool_changes()),
         ("protocol", "whole", CALL.to_vec()),
+        ("snapshot", "whole", crate::vm::metadata()),
     ]
 }
 
@@ -47,6 +50,7 @@ fn run(target: &str, bytes: &[u8]) {
         "metadata" => metadata_body::run(bytes),
         "archive" => archive::run(bytes),
         "pool" => pool::run(bytes, small_archive),
+        "snapshot" => snapshot::run(bytes),
         _ => protocol::run(bytes),
     }
 }

@@ -1,0 +1,189 @@
+//! From the files of a monitor to a published image.
+//!
+//! The memory is read twice: once to find out what has to be stored, so that a pool without room is known
+//! before anything is copied, and once to copy it.
+
+use std::fs::{File, Metadata as FileMetadata};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use farfork_pool::{Held, ImageWriter, Pool};
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+
+use super::error::VmError;
+use super::map::PageMap;
+use super::metadata::{self, Metadata};
+use super::scan::Windows;
+use super::state::{MAX_STATE_BYTES, Monitor};
+use crate::header::{Kind, file_header, meta_offset};
+use crate::layout::DATA_AT;
+
+/// Called with what is being done, the bytes that are done, and all of them.
+pub type Progress<'p> = &'p mut dyn FnMut(&'static str, u64, u64);
+
+/// An image that others can see.
+#[derive(Debug)]
+pub struct Imported {
+    /// Its id.
+    pub cid: Cid,
+    /// The proof that its writer lives.
+    pub held: Held,
+    /// Which monitor wrote the state.
+    pub monitor: Monitor,
+    /// Bytes of the guest's memory.
+    pub raw_bytes: u64,
+    /// Bytes of pages that are stored.
+    pub stored_bytes: u64,
+    /// Bytes of the pool that it takes.
+    pub pool_bytes: u64,
+}
+
+/// A file of a monitor, open, as it was when it was opened.
+struct Input {
+    path: PathBuf,
+    file: File,
+    found: FileMetadata,
+}
+
+impl Input {
+    fn open(path: &Path) -> Result<Input, VmError> {
+        // Opening a pipe would wait for its writer.
+        let found = std::fs::metadata(path).map_err(VmError::io("open", path))?;
+        if !found.is_file() {
+            return Err(VmError::NotAFile { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(VmError::io("open", path))?;
+        let found = file.metadata().map_err(VmError::io("look at", path))?;
+        match found.len() {
+            0 => Err(VmError::Empty { path: path.to_owned() }),
+            _ => Ok(Input { path: path.to_owned(), file, found }),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.found.len()
+    }
+
+    /// An error of reading: a file that has become shorter has changed.
+    fn failed(&self, source: io::Error) -> VmError {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => VmError::Changed { path: self.path.clone() },
+            _ => VmError::io("read", &self.path)(source),
+        }
+    }
+
+    fn demand_unchanged(&self) -> Result<(), VmError> {
+        let now = self.file.metadata().map_err(VmError::io("look at", &self.path))?;
+        let stamp = |of: &FileMetadata| (of.len(), of.mtime(), of.mtime_nsec());
+        match stamp(&now) == stamp(&self.found) {
+            true => Ok(()),
+            false => Err(VmError::Changed { path: self.path.clone() }),
+        }
+    }
+}
+
+/// Makes an image of the files that a monitor wrote: its state and the guest's memory. The image counts
+/// towards what `user` may have. It is there at once or not at all.
+///
+/// # Errors
+/// [`VmError`]; nothing is left in the pool.
+pub fn import(
+    pool: &Pool,
+    user: Option<&str>,
+    snapshot: &Path,
+    memory: &Path,
+    progress: Progress<'_>,
+) -> Result<Imported, VmError> {
+    let (snapshot, memory) = (Input::open(snapshot)?, Input::open(memory)?);
+    let (state, monitor) = read_state(&snapshot)?;
+    let raw_bytes = memory.bytes();
+    if !raw_bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(VmError::Unaligned { path: memory.path.clone(), bytes: raw_bytes });
+    }
+    let scanned = &mut |done| progress("reading", done, raw_bytes);
+    let windows = Windows::scan(&memory.file, raw_bytes, scanned);
+    let map = PageMap::arrange(&windows.map_err(|error| memory.failed(error))?);
+    let mut writer = pool.begin(user)?;
+    let meta_bytes = reserve(&mut writer, &map, state.len() as u64)?;
+    let copied = &mut |done, all| progress("importing", done, all);
+    let sums = copy(&mut writer, &memory, &map, copied)?;
+    memory.demand_unchanged()?;
+    snapshot.demand_unchanged()?;
+    let stored_bytes = map.stored_bytes();
+    seal(&mut writer, Metadata { map, sums, state }, meta_bytes)?;
+    let pool_bytes = writer.taken()?;
+    let (cid, held) = writer.publish()?;
+    Ok(Imported { cid, held, monitor, raw_bytes, stored_bytes, pool_bytes })
+}
+
+fn read_state(snapshot: &Input) -> Result<(Vec<u8>, Monitor), VmError> {
+    let (path, bytes) = (&snapshot.path, snapshot.bytes());
+    if bytes > MAX_STATE_BYTES {
+        return Err(VmError::StateTooLarge { path: path.clone(), bytes });
+    }
+    let mut state = Vec::with_capacity(bytes as usize);
+    let mut limited = (&snapshot.file).take(bytes);
+    limited.read_to_end(&mut state).map_err(|error| snapshot.failed(error))?;
+    if state.len() as u64 != bytes {
+        return Err(VmError::Changed { path: path.clone() });
+    }
+    let monitor = Monitor::demand(&state, path)?;
+    Ok((state, monitor))
+}
+
+/// Takes room for all that will be written, and has it cleared; returns the bytes of the metadata.
+fn reserve(writer: &mut ImageWriter<'_>, map: &PageMap, state: u64) -> Result<u64, VmError> {
+    let pages = map.stored_bytes() / PAGE_BYTES;
+    let meta_bytes = metadata::encoded_bytes(map.runs().len(), pages, state);
+    let meta_end = meta_offset(meta_bytes, map.chunks()) + meta_bytes;
+    writer.reserve(meta_end.max(DATA_AT + map.chunks() * CHUNK_BYTES))?;
+    writer.populate();
+    Ok(meta_bytes)
+}
+
+/// Copies all runs; returns the checksums of their pages in the order of places.
+fn copy(
+    writer: &mut ImageWriter<'_>,
+    memory: &Input,
+    map: &PageMap,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<u32>, VmError> {
+    let mut sums = vec![0; (map.stored_bytes() / PAGE_BYTES) as usize];
+    let mut done = 0;
+    for run in map.runs() {
+        for step in (0..run.bytes).step_by(CHUNK_BYTES as usize) {
+            let bytes = (run.bytes - step).min(CHUNK_BYTES);
+            let place = run.place + step;
+            let to = writer.bytes_mut(DATA_AT + place..DATA_AT + place + bytes);
+            let read = memory.file.read_exact_at(to, run.offset + step);
+            read.map_err(|error| memory.failed(error))?;
+            let first = (place / PAGE_BYTES) as usize;
+            for (sum, page) in sums[first..].iter_mut().zip(to.chunks(PAGE_BYTES as usize)) {
+                *sum = crc32c::crc32c(page);
+            }
+            done += bytes;
+            progress(done, map.stored_bytes());
+        }
+    }
+    Ok(sums)
+}
+
+/// Writes metadata and header, and gives back what is left over.
+fn seal(writer: &mut ImageWriter<'_>, metadata: Metadata, meta_bytes: u64) -> Result<(), VmError> {
+    let (cid, map) = (writer.cid(), &metadata.map);
+    let encoded = metadata::encode(&metadata, cid);
+    debug_assert_eq!(encoded.len() as u64, meta_bytes);
+    let meta_at = meta_offset(meta_bytes, map.chunks());
+    let meta = meta_at..meta_at + meta_bytes;
+    writer.bytes_mut(meta.clone()).copy_from_slice(&encoded);
+    let mut kept = vec![0..PAGE_BYTES, meta];
+    if map.stored_bytes() > 0 {
+        kept.push(DATA_AT..DATA_AT + map.stored_bytes());
+    }
+    kept.sort_by_key(|part| part.start);
+    let file_bytes = ImageWriter::file_bytes(&kept);
+    let header = file_header(cid, Kind::VirtualMachine, meta_bytes, map.chunks(), file_bytes);
+    writer.bytes_mut(0..header.len() as u64).copy_from_slice(&header);
+    Ok(writer.keep(&kept)?)
+}

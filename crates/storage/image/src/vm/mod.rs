@@ -1,0 +1,33 @@
+//! A snapshot of a virtual machine, as an image.
+//!
+//! ```text
+//!  metadata   SnapshotHeader  magic, version, checksum of the metadata, id, where things stand in it
+//!             runs            24 bytes each: offset in the guest's memory, place in the data, bytes
+//!             sums            CRC-32C of every stored page, in the order of their places
+//!             state           the file that the monitor wrote beside the memory, byte for byte
+//!  data       stored pages    first windows of 2 MiB without a page of zeros, each in a chunk of its own,
+//!                             then the other pages, packed
+//! ```
+//! Invariants: a page of zeros is not stored; runs are in the order of their offsets and do not overlap;
+//! their places cover the data from its start to its end without gaps; a page of a window that is stored
+//! whole has an offset and a place that are congruent modulo 2 MiB.
+//!
+//! The idea that pages of zeros cost nothing is Aquifer's (arXiv 2606.24079, the hotness-based snapshot
+//! format). Where cold pages lie elsewhere than hot ones is not part of this version.
+
+mod error;
+mod export;
+mod import;
+mod map;
+mod metadata;
+mod scan;
+mod snapshot;
+mod state;
+
+pub use error::VmError;
+pub use export::export;
+pub use import::{Imported, Progress, import};
+pub use map::{Extent, PageMap, Run};
+pub use metadata::{Metadata, VERSION, encode, reseal};
+pub use snapshot::{Footprint, Snapshot};
+pub use state::{MAX_STATE_BYTES, Monitor};

@@ -1,0 +1,167 @@
+//! A published snapshot, read and checked.
+
+use std::os::unix::fs::MetadataExt;
+
+use farfork_pool::{ImageFile, ImageId, Pool};
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use serde::Serialize;
+
+use super::map::{Extent, PageMap};
+use super::metadata::Metadata;
+use super::state::Monitor;
+use crate::error::ImageError;
+use crate::header::{FileHeader, Kind};
+use crate::layout::DATA_AT;
+
+/// What a snapshot takes. All numbers are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Footprint {
+    /// The guest's memory.
+    pub raw_bytes: u64,
+    /// Pages of zeros, which are not stored.
+    pub zero_bytes: u64,
+    /// Stored pages that are known to be needed early.
+    pub hot_bytes: u64,
+    /// Stored pages of which that is not known.
+    pub cold_bytes: u64,
+    /// Stored pages that other snapshots have, too.
+    pub shared_bytes: u64,
+    /// What the image takes in the pool: pages, metadata, and the rest of its last pages.
+    pub pool_bytes: u64,
+    /// What it takes in far memory.
+    pub far_bytes: u64,
+}
+
+/// A snapshot of a virtual machine in the pool, whose metadata was verified.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Which file it is.
+    pub id: ImageId,
+    /// Where the pages of the guest's memory lie.
+    pub map: PageMap,
+    /// The monitor's state file.
+    pub state: Vec<u8>,
+    sums: Vec<u32>,
+}
+
+impl Snapshot {
+    /// Reads the snapshot `cid` and verifies its metadata.
+    ///
+    /// # Errors
+    /// As [`read_from`](Snapshot::read_from).
+    pub fn read(pool: &Pool, cid: Cid) -> Result<Snapshot, ImageError> {
+        Snapshot::read_from(&pool.find(cid)?)
+    }
+
+    /// Reads the snapshot in `file` and verifies its metadata.
+    ///
+    /// # Errors
+    /// [`ImageError::IsProcesses`], [`ImageError::Damaged`], [`ImageError::Version`],
+    /// [`ImageError::Pool`].
+    pub fn read_from(file: &ImageFile) -> Result<Snapshot, ImageError> {
+        let cid = file.id.cid;
+        let header = FileHeader::read_of(file, Kind::VirtualMachine)?;
+        let bytes = file.read(header.meta_offset, header.meta_bytes)?;
+        let Metadata { map, sums, state } = Metadata::parse(&bytes, cid)?;
+        if header.data_chunks != map.chunks() {
+            let what = "its number of chunks does not match its pages";
+            return Err(ImageError::Damaged { cid, what });
+        }
+        if DATA_AT + map.stored_bytes() > file.id.bytes && map.stored_bytes() > 0 {
+            return Err(ImageError::Damaged { cid, what: "its file ends before its data" });
+        }
+        Ok(Snapshot { id: file.id, map, state, sums })
+    }
+
+    /// Which monitor wrote the state.
+    pub fn monitor(&self) -> Monitor {
+        Monitor::of(&self.state)
+    }
+
+    /// Reads stored pages from `place` on, which lie in one run, and verifies the checksum of each.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`], [`ImageError::Pool`].
+    pub fn read_pages(
+        &self,
+        file: &ImageFile,
+        place: u64,
+        to: &mut [u8],
+    ) -> Result<(), ImageError> {
+        file.read_to(DATA_AT + place, to)?;
+        let sums = &self.sums[(place / PAGE_BYTES) as usize..];
+        let matches = to
+            .chunks(PAGE_BYTES as usize)
+            .zip(sums)
+            .all(|(page, sum)| crc32c::crc32c(page) == *sum);
+        match matches {
+            true => Ok(()),
+            false => {
+                let what = "a page of its memory does not match its checksum";
+                Err(ImageError::Damaged { cid: self.id.cid, what })
+            }
+        }
+    }
+
+    /// Reads the guest's memory from `offset` on, pages of zeros too. Both ends lie in the memory, on pages.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`], [`ImageError::Pool`].
+    pub fn read_memory(
+        &self,
+        file: &ImageFile,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<(), ImageError> {
+        let (mut at, mut rest) = (offset, to);
+        while !rest.is_empty() {
+            let extent = self.map.at(at);
+            let bytes = (extent.bytes() as usize).min(rest.len());
+            let (part, more) = rest.split_at_mut(bytes);
+            match extent {
+                Extent::Zeros(_) => part.fill(0),
+                Extent::Stored { place, .. } => self.read_pages(file, place, part)?,
+            }
+            at += bytes as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    /// Verifies the checksum of every stored page; the numbers of the chunks that have others.
+    ///
+    /// # Errors
+    /// [`ImageError::Pool`].
+    pub fn damaged_chunks(&self, file: &ImageFile) -> Result<Vec<usize>, ImageError> {
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
+        let mut damaged = Vec::new();
+        for chunk in 0..self.map.chunks() {
+            let place = chunk * CHUNK_BYTES;
+            let bytes = (self.map.stored_bytes() - place).min(CHUNK_BYTES) as usize;
+            match self.read_pages(file, place, &mut buffer[..bytes]) {
+                Ok(()) => {}
+                Err(ImageError::Damaged { .. }) => damaged.push(chunk as usize),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// What it takes. What is hot, far or shared is not known yet, so that no page counts as such.
+    ///
+    /// # Errors
+    /// [`ImageError::Pool`].
+    pub fn footprint(&self, file: &ImageFile) -> Result<Footprint, ImageError> {
+        let cid = self.id.cid;
+        let found = file.file().metadata();
+        let found = found.map_err(|source| farfork_pool::PoolError::ReadImage { cid, source })?;
+        let (raw_bytes, stored) = (self.map.memory_bytes(), self.map.stored_bytes());
+        Ok(Footprint {
+            raw_bytes,
+            zero_bytes: raw_bytes - stored,
+            cold_bytes: stored,
+            pool_bytes: found.blocks() * 512,
+            ..Footprint::default()
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! `farfork vm import` and `export`.
+
+use std::error::Error;
+use std::path::Path;
+
+use farfork_image::catalog::{Catalog, ImageName};
+use farfork_image::header::Kind;
+use farfork_image::vm::{self, Imported, Monitor, Snapshot};
+use farfork_pool::Pool;
+use farfork_sys::words;
+use serde::Serialize;
+
+use crate::output::print_json;
+use crate::progress::Progress;
+use crate::unfinished::UnfinishedFile;
+use crate::{checkpoint, restore, size};
+
+#[derive(Serialize)]
+struct Made<'a> {
+    cid: String,
+    name: String,
+    #[serde(flatten)]
+    monitor: &'a Monitor,
+    raw_bytes: u64,
+    zero_bytes: u64,
+    pool_bytes: u64,
+}
+
+/// Makes an image of a snapshot and names it.
+pub(super) fn import(
+    pool: &Pool,
+    name: &ImageName,
+    snapshot: &Path,
+    memory: &Path,
+    json: bool,
+) -> Result<(), Box<dyn Error>> {
+    demand_free(pool, name)?;
+    let mut shown = Progress::new("importing");
+    let progress = &mut |doing, done, all| shown.bytes_of(doing, done, all);
+    let made = vm::import(pool, Some(name.user()), snapshot, memory, progress)?;
+    drop(shown);
+    // Once more: reading a large memory takes a while.
+    demand_free(pool, name).inspect_err(|_| drop(checkpoint::remove(pool, made.cid)))?;
+    checkpoint::publish(pool, name, made.cid)?;
+    report(name, &made, json)
+}
+
+/// Refuses a name that means an image of processes: an import must not remove that.
+fn demand_free(pool: &Pool, name: &ImageName) -> Result<(), Box<dyn Error>> {
+    let Some(cid) = Catalog::of(pool).get(name)? else { return Ok(()) };
+    // What cannot be read may be replaced.
+    let kind = pool.find(cid).ok().and_then(|file| Kind::of(&file).ok());
+    if kind == Some(Kind::Processes) {
+        return Err(format!(
+            "cannot import a virtual machine as {name}: the name means a checkpoint of processes; give \
+             another name, or remove it with `farfork images rm {name}`"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+fn report(name: &ImageName, made: &Imported, json: bool) -> Result<(), Box<dyn Error>> {
+    let zero_bytes = made.raw_bytes - made.stored_bytes;
+    if made.monitor == Monitor::Unknown {
+        eprintln!(
+            "farfork: the state file is not recognised as Firecracker's; it is kept as it is, and whether it \
+             is whole is not known"
+        );
+    }
+    if json {
+        print_json(&Made {
+            cid: made.cid.to_string(),
+            name: name.to_string(),
+            monitor: &made.monitor,
+            raw_bytes: made.raw_bytes,
+            zero_bytes,
+            pool_bytes: made.pool_bytes,
+        })?;
+        return Ok(());
+    }
+    println!("{}", made.cid);
+    eprintln!(
+        "{name}: memory of {}, of which {} are zeros; {} of the pool",
+        size::show(made.raw_bytes),
+        size::show(zero_bytes),
+        size::show(made.pool_bytes)
+    );
+    Ok(())
+}
+
+/// Writes the files that were imported. After a failure there is no partial file.
+pub(super) fn export(
+    pool: &Pool,
+    image: &str,
+    snapshot: &Path,
+    memory: &Path,
+) -> Result<(), Box<dyn Error>> {
+    if std::path::absolute(snapshot)? == std::path::absolute(memory)? {
+        return Err("cannot export state and memory to one file: give two paths".into());
+    }
+    let file = pool.find(restore::resolve(pool, image)?)?;
+    let source = Snapshot::read_from(&file)?;
+    let refused = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: std::io::Error| format!("cannot export to {path}: {}", words::of(&error))
+    };
+    let (state_name, state) = UnfinishedFile::beside(snapshot).map_err(refused(snapshot))?;
+    let (memory_name, pages) = UnfinishedFile::beside(memory).map_err(refused(memory))?;
+    let mut shown = Progress::new("exporting");
+    let progress = &mut |done, all| shown.bytes_of("exporting", done, all);
+    vm::export(&source, &file, (snapshot, &state), (memory, &pages), progress)?;
+    drop(shown);
+    memory_name.finish(&pages).map_err(refused(memory))?;
+    Ok(state_name.finish(&state).map_err(refused(snapshot))?)
+}

@@ -1,0 +1,228 @@
+//! One userfaultfd of one machine, served by one thread until the machine ends.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use farfork_sys::userfault::{self, Message, Userfault};
+use farfork_sys::words;
+use farfork_types::{PAGE_BYTES, align_down};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::ahead::Ahead;
+use crate::counters::Counters;
+use crate::filler::{Filler, Outcome, Source};
+use crate::handover::Regions;
+use crate::ledger::Ledger;
+
+/// How long to wait before an answer is tried again that the kernel has put off.
+const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Why a machine is not served any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The monitor has closed its socket, or its memory is gone.
+    Ended,
+    /// The kernel refuses to serve it.
+    Failed(String),
+}
+
+/// A machine that is served.
+pub struct Machine {
+    filler: Filler,
+    socket: OwnedFd,
+    ahead: Ahead,
+    /// Addresses of faults that have no answer yet.
+    waiting: Vec<u64>,
+}
+
+impl Machine {
+    /// Takes a machine: its userfaultfd, its regions (none for a machine that was refused), its ledger, and
+    /// the socket that is closed at its end. `is_fresh` says that no server had it before.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn new(
+        (userfault, socket): (OwnedFd, OwnedFd),
+        regions: Regions,
+        ledger: Ledger,
+        source: Arc<Source>,
+        is_fresh: bool,
+    ) -> Result<Machine, Errno> {
+        // The kernel reports an error to a process that polls one that blocks.
+        fcntl_setfl(&userfault, fcntl_getfl(&userfault)? | OFlags::NONBLOCK)?;
+        let filler = Filler::new(Userfault::from(userfault), regions, ledger, source);
+        let mut machine = Machine { filler, socket, ahead: Ahead::default(), waiting: Vec::new() };
+        if !is_fresh {
+            machine.take_over();
+        }
+        Ok(machine)
+    }
+
+    /// What was done for it.
+    pub fn counters(&self) -> Counters {
+        self.filler.counters
+    }
+
+    /// Serves it until it ends.
+    pub fn run(&mut self) -> Ending {
+        loop {
+            match self.step() {
+                Ok(None) => {}
+                Ok(Some(ending)) => return ending,
+                Err(errno) => return Ending::Failed(words::words(errno.raw_os_error()).to_owned()),
+            }
+        }
+    }
+
+    /// Another server has read messages, and may not have answered them: what it read last is noted, and
+    /// threads that wait are woken, so that what is still missing is reported again.
+    fn take_over(&mut self) {
+        for message in self.filler.ledger.last() {
+            if let Message::Removed { start, end } = message {
+                self.remove(start, end);
+            }
+        }
+        for region in self.filler.regions.all() {
+            // A part that is not mapped any more has no thread that waits.
+            let _ = self.filler.userfault.wake(region.base_host_virt_addr, region.size);
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<Ending>, Errno> {
+        if self.wait()? {
+            return Ok(Some(Ending::Ended));
+        }
+        self.read_messages()?;
+        let waiting = std::mem::take(&mut self.waiting);
+        let is_idle = waiting.is_empty();
+        for address in waiting {
+            if let Some(ending) = self.answer(address) {
+                return Ok(Some(ending));
+            }
+        }
+        if is_idle {
+            self.fill_ahead();
+        }
+        Ok(None)
+    }
+
+    /// Waits until there is something to do; whether the machine has ended.
+    fn wait(&mut self) -> Result<bool, Errno> {
+        let timeout = match (&self.waiting[..], self.ahead.next()) {
+            ([], None) => None,
+            ([], Some(_)) => Some(&AT_ONCE),
+            _ => Some(&RETRY),
+        };
+        let hang_up = PollFlags::IN | PollFlags::RDHUP;
+        let mut polled = [
+            PollFd::new(&self.filler.userfault, PollFlags::IN),
+            PollFd::new(&self.socket, hang_up),
+        ];
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let socket = polled[1].revents();
+        if polled[0].revents().contains(PollFlags::ERR) {
+            // It was never enabled.
+            return Err(Errno::INVAL);
+        }
+        Ok(!socket.is_empty() && has_hung_up(&self.socket))
+    }
+
+    /// Discarded ranges first: the page of a fault in one of them is zeros, whichever came first.
+    fn read_messages(&mut self) -> Result<(), Errno> {
+        let messages = self.filler.ledger.read(&self.filler.userfault)?;
+        for message in &messages {
+            match message {
+                Message::Removed { start, end } => self.remove(*start, *end),
+                Message::Forked { descriptor } => userfault::close_forked(*descriptor),
+                Message::Fault { .. } | Message::Other => {}
+            }
+        }
+        self.waiting.extend(messages.iter().filter_map(|message| match message {
+            Message::Fault { address } => Some(*address),
+            _ => None,
+        }));
+        Ok(())
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        let Filler { regions, ledger, counters, .. } = &mut self.filler;
+        for (start, end) in regions.offsets(start, end) {
+            counters.removed_pages += ledger.remove(start, end);
+        }
+        // What is filled ahead now could be what the monitor has just discarded.
+        self.ahead.stop();
+    }
+
+    /// Answers a fault, or puts it off; the ending if there is none to answer to.
+    fn answer(&mut self, address: u64) -> Option<Ending> {
+        let (page, bytes, outcome) = match self.filler.regions.find(address) {
+            Some(found) => {
+                let bytes = self.ahead.answer(found.address, found.rest);
+                (found.address, found.page_bytes, self.filler.fill(found, bytes))
+            }
+            None => {
+                let page = align_down(address, PAGE_BYTES);
+                (page, PAGE_BYTES, self.filler.poison(page, PAGE_BYTES))
+            }
+        };
+        match outcome {
+            Outcome::Filled(filled) => {
+                self.ahead.is_there(page + filled);
+                self.filler.counters.ahead_pages += (filled.max(bytes) - bytes) / PAGE_BYTES;
+            }
+            // The thread waits although the page is there, or finds out what has become of the range.
+            Outcome::Present | Outcome::Unmapped => {
+                let _ = self.filler.userfault.wake(page, bytes);
+            }
+            Outcome::Poisoned => self.ahead.stop(),
+            Outcome::Busy | Outcome::NoMemory => {
+                self.filler.counters.deferred += 1;
+                self.ahead.stop();
+                self.waiting.push(address);
+                return None;
+            }
+            Outcome::Gone => return Some(Ending::Ended),
+            Outcome::Failed(errno) => {
+                return match self.filler.poison(page, bytes) {
+                    Outcome::Poisoned => None,
+                    _ => Some(Ending::Failed(words::words(errno.raw_os_error()).to_owned())),
+                };
+            }
+        }
+        self.filler.counters.faults += 1;
+        None
+    }
+
+    /// Fills a part of what the guest is about to touch.
+    fn fill_ahead(&mut self) {
+        let Some((address, bytes)) = self.ahead.next() else { return };
+        let Some(found) = self.filler.regions.find(address) else { return self.ahead.stop() };
+        match self.filler.fill(found, bytes) {
+            Outcome::Filled(filled) => {
+                self.ahead.is_there(address + filled);
+                self.filler.counters.ahead_pages += filled / PAGE_BYTES;
+            }
+            Outcome::Present | Outcome::Poisoned => {
+                self.ahead.is_there(found.address + found.page_bytes);
+            }
+            _ => self.ahead.stop(),
+        }
+    }
+}
+
+/// Whether the other end is closed; what it has sent instead means nothing.
+fn has_hung_up(socket: impl AsFd) -> bool {
+    let mut sent = [0; 4096];
+    match recv(socket, &mut sent, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => true,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
+        Err(_) => true,
+    }
+}

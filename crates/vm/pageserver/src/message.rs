@@ -1,0 +1,30 @@
+//! What holder and server send each other: JSON documents with descriptors beside them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters::Counters;
+use crate::handover::Region;
+
+/// Version of the documents. Both ends are the same program; a server that was replaced meanwhile is not.
+pub(crate) const VERSION: u32 = 1;
+
+/// From the holder.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Command {
+    /// What to serve; beside it, the open file of the image.
+    Serve { version: u32, cid: String },
+    /// A machine; beside it, its userfaultfd, its socket and its ledger. Without regions every access is to
+    /// end in SIGBUS.
+    Adopt { machine: u64, memory_bytes: u64, regions: Vec<Region>, is_fresh: bool },
+}
+
+/// From the server.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Report {
+    /// It serves.
+    Ready,
+    /// A machine has ended, or, with a reason, cannot be served.
+    Ended { machine: u64, failed: Option<String>, counters: Counters },
+}

@@ -1,0 +1,112 @@
+//! The process that serves machines. It may be killed at any time.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use farfork_image::error::ImageError;
+use farfork_image::vm::Snapshot;
+use farfork_pool::ImageFile;
+use farfork_sys::words;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::channel;
+use crate::counters::Counters;
+use crate::filler::Source;
+use crate::handover::{Region, Regions};
+use crate::ledger::Ledger;
+use crate::machine::{Ending, Machine};
+use crate::message::{Command, Report, VERSION};
+
+/// Why a server cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The connection to the holder does not work.
+    #[error("cannot receive machines: {}; start farfork vm serve again", words::words(.0.raw_os_error()))]
+    Channel(Errno),
+    /// Something else started it.
+    #[error(
+        "cannot serve machines: the first message is not from farfork vm serve of this version"
+    )]
+    Protocol,
+    /// The image cannot be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// Serves the machines that the holder sends over `channel` until the holder has closed it and all have
+/// ended.
+///
+/// # Errors
+/// [`ServerError`].
+pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
+    let channel = Arc::new(channel);
+    let source = Arc::new(receive_source(&channel)?);
+    report(&channel, &Report::Ready);
+    thread::scope(|threads| {
+        loop {
+            let received = channel::receive(&*channel, RecvFlags::empty());
+            let Some((command, descriptors)) = received.map_err(ServerError::Channel)? else {
+                return Ok(());
+            };
+            let Command::Adopt { machine, memory_bytes, regions, is_fresh } = command else {
+                return Err(ServerError::Protocol);
+            };
+            let taken = take(&source, (regions, memory_bytes), descriptors, is_fresh);
+            let (channel, failed) = (Arc::clone(&channel), |failed: String| {
+                let counters = Counters::default();
+                report(&channel, &Report::Ended { machine, failed: Some(failed), counters });
+            });
+            match taken {
+                Err(errno) => failed(words::words(errno.raw_os_error()).to_owned()),
+                Ok(mut taken) => {
+                    let channel = Arc::clone(&channel);
+                    threads.spawn(move || {
+                        let failed = match taken.run() {
+                            Ending::Ended => None,
+                            Ending::Failed(why) => Some(why),
+                        };
+                        let counters = taken.counters();
+                        drop(taken);
+                        report(&channel, &Report::Ended { machine, failed, counters });
+                    });
+                }
+            }
+        }
+    })
+}
+
+fn receive_source(channel: impl AsFd) -> Result<Source, ServerError> {
+    let received = channel::receive(channel, RecvFlags::empty()).map_err(ServerError::Channel)?;
+    let Some((Command::Serve { version: VERSION, cid }, descriptors)) = received else {
+        return Err(ServerError::Protocol);
+    };
+    let cid = cid.parse().map_err(|_| ServerError::Protocol)?;
+    let descriptor = descriptors.into_iter().next().ok_or(ServerError::Protocol)?;
+    let file = ImageFile::handed_over(File::from(descriptor), cid);
+    let file = file.map_err(|_| ServerError::Protocol)?;
+    Ok(Source { snapshot: Snapshot::read_from(&file)?, file })
+}
+
+fn take(
+    source: &Arc<Source>,
+    (regions, memory_bytes): (Vec<Region>, u64),
+    descriptors: Vec<OwnedFd>,
+    is_fresh: bool,
+) -> Result<Machine, Errno> {
+    let regions = match regions.is_empty() {
+        true => Regions::default(),
+        false => Regions::checked(&regions, memory_bytes).map_err(|_| Errno::INVAL)?,
+    };
+    let [userfault, socket, ledger]: [OwnedFd; 3] =
+        descriptors.try_into().map_err(|_| Errno::BADF)?;
+    let ledger = Ledger::open(ledger, memory_bytes).map_err(|_| Errno::INVAL)?;
+    Machine::new((userfault, socket), regions, ledger, Arc::clone(source), is_fresh)
+}
+
+/// A holder that is gone is found out when the next machine is received.
+fn report(channel: impl AsFd, report: &Report) {
+    let _ = channel::send(channel, report, &[]);
+}

@@ -1,0 +1,86 @@
+//! Servers that are killed at any time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use farfork_minivmm::{PAGE_BYTES, Walk};
+use farfork_pageserver::Event;
+
+use crate::bed::{Bed, PATTERN, can_serve};
+
+/// Two machines walk, write and discard while their server is killed again and again. What is checked is each
+/// page that was filled, and each that was discarded: no wrong byte, and no guest that waits for ever.
+#[test]
+fn the_next_server_goes_on_where_the_last_was_killed() {
+    if !can_serve() {
+        return;
+    }
+    let rounds: u64 = if std::env::var_os("FARFORK_TEST_LONG").is_some() { 200 } else { 6 };
+    let bed = Bed::new(&PATTERN, 1);
+    let serving = bed.serve();
+    let (pages, mut kills) = (bed.pages(), 0);
+    for round in 0..rounds {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let (bed, socket, is_over) = (&bed, serving.socket.as_path(), &is_over);
+            let reader = threads.spawn(move || {
+                let mut monitor = bed.restore(socket);
+                let first = round * 77;
+                bed.check(&mut monitor, &Walk { first, ..Walk::jumping(pages, pages) });
+                bed.check_memory(&monitor, |_| false);
+            });
+            let balloon = threads.spawn(move || {
+                let monitor = bed.restore(socket);
+                for page in 0..pages {
+                    let address = page * PAGE_BYTES;
+                    if page % 2 == 0 {
+                        assert_eq!(monitor.load(address + 8), bed.word(page, 1), "page {page}");
+                    }
+                    if page % 3 == 0 {
+                        monitor.discard(address, PAGE_BYTES).unwrap();
+                        assert_eq!(monitor.load(address + 8), 0, "page {page}");
+                        monitor.discard(address, PAGE_BYTES).unwrap();
+                    }
+                }
+                bed.check_memory(&monitor, |page| page % 3 == 0);
+            });
+            threads.spawn(move || {
+                let _over = (reader.join(), balloon.join());
+                is_over.store(true, Ordering::Relaxed);
+                _over.0.unwrap();
+                _over.1.unwrap();
+            });
+            let mut pause = 300 + round * 37;
+            while !is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(pause));
+                pause = (pause * 31 + 7) % 60_000;
+                serving.kill_server();
+                kills += 1;
+                serving.wait(|event| matches!(event, Event::Replaced { .. }).then_some(()));
+            }
+        });
+    }
+    println!("{kills} kills");
+    assert!(kills >= rounds);
+}
+
+/// How long a guest waits for the page that the killed server would have brought. Printed, not judged.
+#[test]
+fn a_guest_waits_for_the_next_server_only() {
+    if !can_serve() {
+        return;
+    }
+    let bed = Bed::new(&PATTERN, 1);
+    let serving = bed.serve();
+    let monitor = bed.restore(&serving.socket);
+    let mut stalls = Vec::new();
+    for page in (100..2000).step_by(100) {
+        serving.kill_server();
+        let begun = Instant::now();
+        assert_eq!(monitor.load(page * PAGE_BYTES + 8), bed.word(page, 1));
+        stalls.push(begun.elapsed());
+        serving.wait(|event| matches!(event, Event::Replaced { .. }).then_some(()));
+    }
+    stalls.sort();
+    println!("stalls: median {:?}, longest {:?}", stalls[stalls.len() / 2], stalls.last());
+}

@@ -1,0 +1,10 @@
+//! Guests of the mini VMM whose memory a page server fills.
+
+mod bed;
+mod child;
+mod discard;
+mod kill;
+mod peers;
+mod real;
+mod unreadable;
+mod walk;
