@@ -1,8 +1,9 @@
 """Loads a function: a Python file, a zip, or a folder.
 
-It defines `main(args: dict) -> dict` (OpenWhisk's convention) or `handler(event,
+It defines `main(args: dict)`, which returns a dict or a list (OpenWhisk's convention), or `handler(event,
 context)` (AWS Lambda's). In a zip or folder it is in `__main__.py`, `main.py` or
-`handler.py`, the first that exists, with its own modules beside it.
+`handler.py`, the first that exists, with its own modules beside it. Packages may lie in
+`virtualenv`, a virtual environment of the same version of Python, as for OpenWhisk.
 
 A zip is unpacked into a temporary folder of this machine. Clones on other machines lack
 that folder: what they need from it must be imported or read before the checkpoint.
@@ -11,7 +12,9 @@ that folder: what they need from it must be imported or read before the checkpoi
 import atexit
 import importlib.util
 import linecache
+import os
 import shutil
+import site
 import sys
 import tempfile
 import zipfile
@@ -20,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from farfork import spawn
 
 ENTRY_FILES = ("__main__.py", "main.py", "handler.py")
 
@@ -52,8 +57,10 @@ def load(path: str | Path, main: str | None = None, name: str | None = None) -> 
     source = Path(path).resolve()
     name = name or source.stem
     file = _entry_file(source)
+    _use_virtualenv(file.parent)
     sys.path.insert(0, str(file.parent))
     module = _import_file(_module_name(name), file)
+    spawn.send(spawn.Source(module.__name__, str(file), None))
     return _wrap(name, module, str(source), main)
 
 
@@ -62,13 +69,31 @@ def load_text(name: str, text: str, main: str | None = None) -> Function:
 
     No file is written, so clones need none. Tracebacks still show its lines.
     """
-    module = ModuleType(_module_name(name))
-    module.__file__ = shown = f"<{name}>"
+    shown = f"<{name}>"
+    module = _execute(_module_name(name), shown, text)
+    spawn.send(spawn.Source(module.__name__, shown, text))
+    return _wrap(name, module, shown, main)
+
+
+def load_again(name: str, file: str, text: str | None) -> None:
+    """Load the module of a function in a worker of multiprocessing that its process starts."""
+    if name in sys.modules:
+        return
+    if text is not None:
+        _execute(name, file, text)
+        return
+    sys.path.insert(0, str(Path(file).parent))
+    _import_file(name, Path(file))
+
+
+def _execute(name: str, shown: str, text: str) -> ModuleType:
+    module = ModuleType(name)
+    module.__file__ = shown
     # Without a modification time, linecache never looks for a file.
     linecache.cache[shown] = len(text), None, text.splitlines(keepends=True), shown
     sys.modules[module.__name__] = module
     exec(compile(text, shown, "exec"), module.__dict__)
-    return _wrap(name, module, shown, main)
+    return module
 
 
 def keep_files() -> None:
@@ -110,6 +135,26 @@ def _unpack(source: Path) -> Path:
     return Path(folder)
 
 
+def _use_virtualenv(folder: Path) -> None:
+    """Let packages of a virtual environment in the folder come before this Python's own."""
+    environment = folder / "virtualenv"
+    if not environment.is_dir():
+        return
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = environment / "lib" / version / "site-packages"
+    if not packages.is_dir():
+        found = ", ".join(path.name for path in sorted(environment.glob("lib/python*"))) or "none"
+        raise LoadError(
+            f"cannot use virtualenv: it has packages for {found}, and this is {version}; "
+            "make it with this version"
+        )
+    known = len(sys.path)
+    site.addsitedir(str(packages))
+    sys.path[:] = sys.path[known:] + sys.path[:known]
+    os.environ["VIRTUAL_ENV"] = str(environment)
+    os.environ["PATH"] = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
 def _module_name(name: str) -> str:
     # A function named "random" must not shadow the library's module.
     return f"farfork_function_{name.replace('-', '_')}"
@@ -138,10 +183,10 @@ def _wrap(name: str, module: ModuleType, source: str, main: str | None) -> Funct
 
 
 def _openwhisk_call(main: Callable[..., Any]) -> Callable[[dict[str, Any], Any], Any]:
-    def call(args: dict[str, Any], _request_id: Any) -> dict[str, Any]:
+    def call(args: dict[str, Any], _request_id: Any) -> dict[str, Any] | list[Any]:
         result = main(args)
-        if not isinstance(result, dict):
-            raise TypeError(f"main returned {type(result).__name__}; return a dict")
+        if not isinstance(result, dict | list):
+            raise TypeError(f"main returned {type(result).__name__}; return a dict or a list")
         return result
 
     return call

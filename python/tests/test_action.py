@@ -164,7 +164,7 @@ def test_a_call_before_the_code_is_refused(server: Server) -> None:
     [
         ("raise KeyError('missing')", 502, "KeyError: 'missing'"),
         ("import sys; sys.exit(3)", 502, "SystemExit: 3"),
-        ("return [1]", 502, "main returned list"),
+        ("return (1,)", 502, "main returned tuple"),
         ("return {'n': float('nan')}", 502, "not JSON"),
         ("return {'s': {1}}", 502, "not JSON"),
         ("return {'error': 'of its own'}", 200, "of its own"),

@@ -47,7 +47,7 @@ def test_a_handler_gets_a_context(write_function: Write) -> None:
 
 def test_main_must_return_a_dict(write_function: Write) -> None:
     function = load(write_function("def main(args): return 5"))
-    with pytest.raises(TypeError, match="main returned int; return a dict"):
+    with pytest.raises(TypeError, match="main returned int; return a dict or a list"):
         function.call({}, None)
 
 

@@ -293,7 +293,7 @@ def test_figures_tell_of_calls_starts_and_decisions(platform: Platform) -> None:
         (["invoke", "x", "-P", "/nowhere"], 1, "cannot read parameters from /nowhere"),
         (["deploy", "/nowhere/none.py"], 1, "cannot read /nowhere/none.py"),
         (["deploy", "/etc/hostname"], 2, "--kind"),
-        (["deploy", "/etc/hostname", "--kind", "swift:5"], 1, "not in the list of runtimes"),
+        (["deploy", "/etc/hostname", "--kind", "swift:5"], 1, "not supported by this platform"),
         (["deploy", "/etc/hostname", "--kind", "python", "--memory", "1M"], 1, "'memory' is 1"),
         (["deploy", "/etc/hostname", "--kind", "python", "--memory", "256"], 2, "whole MiB"),
         (["deploy", "/etc/hostname", "--slo-p99-ms", "fast"], 2, "expected milliseconds"),

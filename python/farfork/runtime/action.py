@@ -128,6 +128,7 @@ class Action:
             reason = f"The action failed to initialize: {type(error).__name__}: {error}"
             return HTTPStatus.BAD_GATEWAY, {"error": reason}
         process.flush_output()
+        process.keep_streams()
         self._environment = process.Environment()
         return HTTPStatus.OK, {"ok": True}
 
@@ -164,6 +165,7 @@ class Action:
         variables |= {name.upper(): body[name] for name in _TRACE if body.get(name)}
         _set_environment(variables)
         answer = self._lifecycle.call(self._function, args, body.get("activation_id"))
+        process.keep_streams()
         status, result = _result(answer)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):

@@ -27,6 +27,19 @@ def flush_output() -> None:
             stream.flush()
 
 
+def keep_streams() -> None:
+    """Open descriptors 0, 1 and 2 again if the function has closed them.
+
+    The next connection would get such a number, and what is printed would go to the client.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which this is
+            os.set_inheritable(fd, True)
+
+
 class Environment:
     """A copy of environment and working directory, restored before each activation."""
 

@@ -53,6 +53,7 @@ const does = {
   rejectError: async () => { throw new RangeError("too far"); },
   rejectNothing: () => Promise.reject(),
   list: () => [1],
+  null: () => null,
   text: () => "text",
   nothing: () => undefined,
   circle: () => { const circle = {}; circle.circle = circle; return circle; },

@@ -98,8 +98,7 @@ mod tests {
         assert_eq!(group.count().read(), Some((0, 3)));
         let below = group.count.directory.join("below");
         fs::create_dir(&below).unwrap();
-        let script =
-            "echo $$ > $0/cgroup.procs; sleep 0.2 & sleep 0.2 & (sleep 0.1 & wait)";
+        let script = "echo $$ > $0/cgroup.procs; sleep 0.2 & sleep 0.2 & (sleep 0.1 & wait)";
         let ran = Command::new("sh").args(["-c", script]).arg(&below).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr) + String::from_utf8_lossy(&ran.stdout);
         while fs::remove_dir(&below).is_err() {

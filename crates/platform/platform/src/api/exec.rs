@@ -78,8 +78,8 @@ impl Runtimes {
         match found.filter(is_it) {
             Some(found) => Ok(format!("{language}:{found}")),
             None => Err(ApiError::BadRequest(format!(
-                "kind '{kind}' is not in the list of runtimes: {}",
-                self.kinds().join(", ")
+                "The specified runtime '{kind}' is not supported by this platform. Valid values are: '{}'",
+                self.kinds().join("', '")
             ))),
         }
     }
@@ -159,13 +159,13 @@ mod tests {
         }
         for unknown in ["python:2", "python:3.12", "nodejs:18", "swift:5", "", "python:"] {
             let message = runtimes().resolve(unknown).unwrap_err().to_string();
-            assert!(message.contains("python:3.11, nodejs:20, blackbox"), "{message}");
+            assert!(message.contains("'python:3.11', 'nodejs:20', 'blackbox'"), "{message}");
         }
         let without = Runtimes { nodejs: None, ..runtimes() };
         assert!(without.resolve("nodejs:default").is_err());
         let without = Runtimes { blackbox: false, ..runtimes() };
         let message = without.resolve("blackbox").unwrap_err().to_string();
-        assert!(message.ends_with("python:3.11, nodejs:20."), "{message}");
+        assert!(message.ends_with("'python:3.11', 'nodejs:20'."), "{message}");
     }
 
     fn put(kind: &str, code: &str) -> ExecPut {

@@ -58,6 +58,23 @@ impl Limits {
     }
 }
 
+/// The limits of all actions, by the names that OpenWhisk's description of itself has: milliseconds and
+/// bytes.
+pub fn of_platform(concurrent_calls: usize) -> Value {
+    json!({
+        "actions_per_minute": 0,
+        "triggers_per_minute": 0,
+        "concurrent_actions": concurrent_calls,
+        "sequence_length": 0,
+        "min_action_duration": TIMEOUT_MS.start(),
+        "max_action_duration": TIMEOUT_MS.end(),
+        "min_action_memory": MEMORY_MB.start() << 20,
+        "max_action_memory": MEMORY_MB.end() << 20,
+        "min_action_logs": LOGS_MB.start() << 20,
+        "max_action_logs": LOGS_MB.end() << 20,
+    })
+}
+
 /// Limits as a client sends them. Fields left out stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -77,21 +94,24 @@ impl LimitsPut {
             logs_mb: self.logs.unwrap_or(limits.logs_mb),
             concurrency: self.concurrency.unwrap_or(limits.concurrency),
         };
-        within("timeout", "milliseconds", changed.timeout_ms, TIMEOUT_MS)?;
-        within("memory", "megabytes", changed.memory_mb, MEMORY_MB)?;
-        within("logs", "megabytes", changed.logs_mb, LOGS_MB)?;
-        within("concurrency", "activations", changed.concurrency, CONCURRENCY)?;
+        within("duration", " milliseconds", changed.timeout_ms, TIMEOUT_MS)?;
+        within("memory", " MB", changed.memory_mb, MEMORY_MB)?;
+        within("logs", " MB", changed.logs_mb, LOGS_MB)?;
+        within("concurrency", "", changed.concurrency, CONCURRENCY)?;
         Ok(changed)
     }
 }
 
+/// Demands that a limit is within its own, with OpenWhisk's words, which its clients know.
 fn within(what: &str, unit: &str, value: u64, limits: RangeInclusive<u64>) -> Result<(), ApiError> {
-    if limits.contains(&value) {
-        return Ok(());
-    }
     let (least, most) = limits.into_inner();
+    let (is, threshold) = match value {
+        value if value < least => ("below", least),
+        value if value > most => ("exceeds", most),
+        _ => return Ok(()),
+    };
     Err(ApiError::BadRequest(format!(
-        "the limit '{what}' is {value} {unit}, but may be {least} to {most}"
+        "requirement failed: {what} {value}{unit} {is} allowed threshold of {threshold}{unit}"
     )))
 }
 
@@ -116,15 +136,22 @@ mod tests {
 
     #[test]
     fn limits_have_limits() {
-        for bad in [
-            json!({"timeout": 99}),
-            json!({"timeout": 300_001}),
-            json!({"memory": 31}),
-            json!({"memory": 1_000_000}),
-            json!({"logs": 11}),
-            json!({"concurrency": 2}),
+        for (bad, words) in [
+            (
+                json!({"timeout": 99}),
+                "duration 99 milliseconds below allowed threshold of 100 milliseconds",
+            ),
+            (
+                json!({"timeout": 300_001}),
+                "duration 300001 milliseconds exceeds allowed threshold of 300000 milliseconds",
+            ),
+            (json!({"memory": 31}), "memory 31 MB below allowed threshold of 32 MB"),
+            (json!({"memory": 5000}), "memory 5000 MB exceeds allowed threshold of 4096 MB"),
+            (json!({"logs": 11}), "logs 11 MB exceeds allowed threshold of 10 MB"),
+            (json!({"concurrency": 2}), "concurrency 2 exceeds allowed threshold of 1"),
         ] {
-            assert!(changed(bad.clone()).is_err(), "{bad}");
+            let error = changed(bad.clone()).unwrap_err().to_string();
+            assert!(error.contains(words), "{bad}: {error}");
         }
     }
 }

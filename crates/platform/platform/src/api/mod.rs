@@ -17,10 +17,10 @@ pub use activation::{
     Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
 };
 pub use arguments::{Arguments, Checked, Fields};
-pub use document::Document;
+pub use document::{Document, ResultError};
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};
-pub use limits::{Limits, LimitsPut};
+pub use limits::{Limits, LimitsPut, of_platform};
 pub use name::{Name, NameError};
 pub use parameters::{MOST_PARAMETERS_BYTES, Parameters};
 pub use version::Version;

@@ -31,7 +31,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, Limits, Name, Runtimes};
+use crate::api::{self, ApiError, Limits, Name, Runtimes};
 use crate::memory::RequestMemory;
 use crate::scheduler::{Caller, MOST_CALLS};
 use crate::store::Store;
@@ -100,7 +100,7 @@ async fn about(State(gateway): State<Gateway>) -> Response {
         "build": env!("CARGO_PKG_VERSION"),
         "buildno": env!("CARGO_PKG_VERSION"),
         "runtimes": runtimes,
-        "limits": { "actions_per_minute": 0, "triggers_per_minute": 0, "concurrent_actions": MOST_CALLS },
+        "limits": api::of_platform(MOST_CALLS),
     }))
 }
 

@@ -99,12 +99,9 @@ pub fn ran((status, body): (u16, &[u8])) -> Response {
     if status != 200 {
         return failure("The action failed", body);
     }
-    match Document::object(body.to_vec()) {
-        Some(result) => Response::from_result(result),
-        None => Response::failure(
-            Outcome::DeveloperError,
-            "The action did not return a dictionary: its answer is not a JSON object.",
-        ),
+    match Document::result(body.to_vec()) {
+        Ok(result) => Response::from_result(result),
+        Err(error) => Response::failure(Outcome::DeveloperError, &error.to_string()),
     }
 }
 
@@ -128,10 +125,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_results_only_if_they_are_objects() {
+    fn answers_are_results_only_if_they_are_objects_or_arrays() {
         assert_eq!(ran((200, b"{\"a\":1}")).status, Outcome::Success);
+        assert_eq!(ran((200, b"[1]")).status, Outcome::Success);
         assert_eq!(ran((200, b"{\"error\":1}")).status, Outcome::ApplicationError);
-        for body in [&b"[1]"[..], b"1", b"", b"{", b"null"] {
+        for body in [&b"1"[..], b"", b"{", b"null"] {
             assert_eq!(ran((200, body)).status, Outcome::DeveloperError, "{body:?}");
         }
         let failed = ran((502, b"{\"error\":\"it raised\"}"));

@@ -46,7 +46,8 @@ fn an_update_may_leave_the_code_out() {
     let code = put(json!({"exec": {"kind": "python:3", "code": "new"}})).good();
     assert_eq!(code["parameters"], json!([{"key": "a", "value": 1}]));
     assert_eq!(bed.get("actions/hello").good()["exec"]["code"], "new");
-    put(json!({"limits": {"memory": 1}})).assert_error(400, "'memory' is 1 megabytes");
+    put(json!({"limits": {"memory": 1}}))
+        .assert_error(400, "memory 1 MB below allowed threshold of 32 MB");
     assert_eq!(bed.get("actions/hello").good()["version"], "0.0.4");
     let gone = ["1", "2", "3"].map(|patch| format!("gone guest/hello 0.0.{patch}"));
     assert_eq!(bed.caller.recorded(), gone);
@@ -114,7 +115,10 @@ fn encoded_names_are_accepted() {
 fn what_cannot_be_executed_is_refused() {
     let bed = Bed::new();
     for (exec, words) in [
-        (json!({"kind": "swift:5", "code": "x"}), "not in the list of runtimes: python:3.11"),
+        (
+            json!({"kind": "swift:5", "code": "x"}),
+            "not supported by this platform. Valid values are: 'python:3.11'",
+        ),
         (json!({"code": "x"}), "no kind"),
         (json!({"kind": "python"}), "no code"),
         (json!({"kind": "blackbox", "image": "a/b"}), "container images"),

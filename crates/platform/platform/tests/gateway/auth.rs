@@ -100,6 +100,8 @@ fn limits_are_those_of_actions() {
     assert_eq!(limits["concurrentInvocations"], 1000);
     let about = bed.ask(None, "GET", "/api/v1", b"").good();
     assert_eq!(about["limits"]["concurrent_actions"], 1000);
+    assert_eq!(about["limits"]["max_action_duration"], 300_000);
+    assert_eq!(about["limits"]["min_action_memory"], 32 << 20);
     for (limit, what) in [
         ("Duration", "timeout"),
         ("Memory", "memory"),
@@ -114,10 +116,9 @@ fn limits_are_those_of_actions() {
         };
         put(least).good();
         put(most).good();
-        let words = format!("may be {least} to {most}");
-        put(most + 1).assert_error(400, &words);
+        put(most + 1).assert_error(400, &format!("exceeds allowed threshold of {most}"));
         if let Some(less) = least.checked_sub(1) {
-            put(less).assert_error(400, &words);
+            put(less).assert_error(400, &format!("below allowed threshold of {least}"));
         }
     }
 }

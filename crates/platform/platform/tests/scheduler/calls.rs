@@ -100,7 +100,7 @@ async fn errors_of_the_code_are_developer_errors() {
     let action = world.action("a", "code", json!({}));
     for (what, outcome, words, is_kept) in [
         ("raise", Outcome::DeveloperError, "KeyError", false),
-        ("list", Outcome::DeveloperError, "did not return a dictionary", false),
+        ("number", Outcome::DeveloperError, "did not return a dictionary or array", false),
         ("much", Outcome::DeveloperError, "exceeded the allowed length", false),
         ("fail", Outcome::ApplicationError, "of its own", true),
     ] {

@@ -159,7 +159,7 @@ async fn run(instance: &Instance, body: &Value) -> (u16, Value) {
             (502, json!({"error": "KeyError"}))
         }
         Some("much") => (200, json!({"a": "x".repeat(2 << 20)})),
-        Some("list") => (200, json!([1])),
+        Some("number") => (200, json!(1)),
         Some("fail") => (200, json!({"error": "of its own"})),
         Some("chat") => {
             for _ in 0..args["lines"].as_u64().unwrap() {

@@ -87,11 +87,12 @@ pub fn from_activation(activation: &Activation, extension: Extension) -> Respons
 
 fn answer(activation: &Activation, extension: Extension) -> Result<Response, ResultError> {
     let result = &activation.response.result;
-    let is_plain = activation.response.status == Outcome::Success && result.is_object();
+    let is_plain = activation.response.status == Outcome::Success && result.is_container();
     if is_plain && extension == Extension::Json {
         return Ok(content(StatusCode::OK, JSON, result.text().to_owned()));
     }
-    let result = &result.value();
+    let result =
+        &result.tree().map_err(|_| ResultError::Http("it has a number that is too large"))?;
     let (value, full, empty) = match activation.response.status {
         Outcome::ApplicationError => {
             let error = &result["error"];

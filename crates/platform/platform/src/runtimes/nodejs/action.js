@@ -89,9 +89,9 @@ function described({ name, message, ...more }) {
 }
 
 function result(value = {}) {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) {
-    const what = value === null ? "null" : Array.isArray(value) ? "an array" : `a ${typeof value}`;
-    return [502, `The action did not return a dictionary, but ${what}.`];
+  if (value === null || typeof value !== "object") {
+    const what = value === null ? "null" : `a ${typeof value}`;
+    return [502, `The action did not return a dictionary or array, but ${what}.`];
   }
   try {
     return [200, JSON.stringify(value)];
