@@ -99,7 +99,7 @@ impl Descriptor {
         let meta_bytes = metadata.len() as u64;
         let meta_at = format::meta_offset(meta_bytes, chunks);
         let file_bytes = ImageWriter::file_bytes(&kept(model, meta_at..meta_at + meta_bytes));
-        let header = format::file_header(cid, meta_bytes, chunks, file_bytes);
+        let header = format::file_header(cid, Kind::Processes, meta_bytes, chunks, file_bytes);
         Descriptor { cid, header, meta_at, metadata, file_bytes }
     }
 }
