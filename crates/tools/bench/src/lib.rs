@@ -29,6 +29,7 @@ mod subject;
 mod testbed;
 mod tiering;
 mod usage;
+mod vm;
 
 pub use error::BenchError;
 pub use goals::{Goal, Verdict};
@@ -79,6 +80,8 @@ pub enum Benchmark {
     Latency,
     /// Objects in shared memory against mimalloc.
     Objects,
+    /// Virtual machines from snapshots.
+    Vm,
 }
 
 /// Runs a benchmark.
@@ -92,6 +95,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Gateway => porter::gateway::run(options),
         Benchmark::Latency => latency::run(options),
         Benchmark::Objects => objects::run(options),
+        Benchmark::Vm => vm::run(options),
     }
 }
 

@@ -46,6 +46,8 @@ enum Name {
     Latency,
     /// Objects in shared memory against mimalloc: allocate, free, send, receive.
     Objects,
+    /// Virtual machines from snapshots: from the restore to the end of a walk through their memory.
+    Vm,
 }
 
 impl Name {
@@ -59,6 +61,7 @@ impl Name {
             Name::Gateway => Benchmark::Gateway,
             Name::Latency => Benchmark::Latency,
             Name::Objects => Benchmark::Objects,
+            Name::Vm => Benchmark::Vm,
         }
     }
 }

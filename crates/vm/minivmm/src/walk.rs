@@ -32,7 +32,7 @@ impl Walk {
         Walk {
             first: 17,
             multiplier: JUMP,
-            increment: pages / 3 | 1,
+            increment: (pages / 3) | 1,
             count,
             words: 512,
             writes: false,
