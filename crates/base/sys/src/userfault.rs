@@ -61,7 +61,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Reads the four words of a message. Words of zeros are no message.
+    /// Reads the four words of a message. Words of zeros are not one.
     pub fn parse(words: [u64; MESSAGE_WORDS]) -> Option<Message> {
         let [event, first, second, _] = words;
         match event as u8 {

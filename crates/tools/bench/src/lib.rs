@@ -30,6 +30,7 @@ mod subject;
 mod testbed;
 mod tiering;
 mod usage;
+mod vm;
 
 pub use error::BenchError;
 pub use goals::{Goal, Verdict};
@@ -82,6 +83,8 @@ pub enum Benchmark {
     Objects,
     /// Images of another node.
     Far,
+    /// Virtual machines from snapshots.
+    Vm,
 }
 
 /// Runs a benchmark.
@@ -96,6 +99,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Latency => latency::run(options),
         Benchmark::Objects => objects::run(options),
         Benchmark::Far => far::run(options),
+        Benchmark::Vm => vm::run(options),
     }
 }
 

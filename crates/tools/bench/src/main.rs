@@ -48,6 +48,8 @@ enum Name {
     Objects,
     /// Images of another node: reads, and clones with and without what is cached.
     Far,
+    /// Virtual machines from snapshots: from the restore to the end of a walk through their memory.
+    Vm,
 }
 
 impl Name {
@@ -62,6 +64,7 @@ impl Name {
             Name::Latency => Benchmark::Latency,
             Name::Objects => Benchmark::Objects,
             Name::Far => Benchmark::Far,
+            Name::Vm => Benchmark::Vm,
         }
     }
 }

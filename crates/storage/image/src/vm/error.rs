@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use farfork_pool::PoolError;
 use farfork_sys::words;
 
-use super::state::MAX_STATE_BYTES;
 use crate::error::ImageError;
+
+/// Bytes of the largest state. Firecracker itself reads no more than 10 MB.
+pub const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// The message of each error says what was done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use farfork_pool::{Held, ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 
-use super::error::VmError;
+use super::error::{MAX_STATE_BYTES, VmError};
 use super::map::PageMap;
 use super::metadata::{self, Metadata};
 use super::scan::Windows;
-use super::state::{MAX_STATE_BYTES, Monitor};
+use super::state::Monitor;
 use crate::header::{Kind, file_header, meta_offset};
 use crate::layout::DATA_AT;
 

@@ -3,8 +3,8 @@
 use farfork_types::{Cid, PAGE_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::error::MAX_STATE_BYTES;
 use super::map::{PageMap, Run};
-use super::state::MAX_STATE_BYTES;
 use crate::error::ImageError;
 
 /// Version of the metadata.

@@ -24,10 +24,10 @@ mod scan;
 mod snapshot;
 mod state;
 
-pub use error::VmError;
+pub use error::{MAX_STATE_BYTES, VmError};
 pub use export::export;
 pub use import::{Imported, Progress, import};
 pub use map::{Extent, PageMap, Run};
 pub use metadata::{Metadata, VERSION, encode, reseal};
 pub use snapshot::{Footprint, Snapshot};
-pub use state::{MAX_STATE_BYTES, Monitor};
+pub use state::Monitor;

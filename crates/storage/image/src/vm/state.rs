@@ -11,9 +11,6 @@ use serde::Serialize;
 
 use super::error::VmError;
 
-/// Bytes of the largest state. Firecracker itself reads no more than 10 MB.
-pub const MAX_STATE_BYTES: u64 = 64 << 20;
-
 const X86_64: u64 = 0x0710_1984_8664_0000;
 const AARCH64: u64 = 0x0710_1984_aaaa_0000;
 /// The number lies at the start, or after a byte that says how numbers are packed.

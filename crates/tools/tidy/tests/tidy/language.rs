@@ -19,6 +19,7 @@ const COVERED: &[&str] = &[
     "crates/platform/sim/",
     "crates/storage/",
     "crates/tools/",
+    "crates/vm/",
     "docs/",
     "python/farfork/",
     "setup/",
