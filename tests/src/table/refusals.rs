@@ -21,7 +21,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_clone_vm").refused(&["shares the memory"]),
     Program::c("refuse_zombie").refused(&["its status was not taken"]),
-    Program::c("refuse_io_uring").refused(&["a ring): the kernel works on its requests"]),
+    Program::c("refuse_io_uring").refused(&["a ring)"]),
     Program::c("refuse_ldt").refused(&["local descriptor table"]),
     Program::c("refuse_keyring").refused(&["process keyring"]),
     Program::of("refuse_keyring_thread", Source::C("refuse_keyring"))
