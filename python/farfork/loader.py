@@ -1,8 +1,8 @@
 """Loads a function: a Python file, a zip, or a folder.
 
-It defines `main(args: dict)`, which returns a dict or a list (OpenWhisk's convention), or `handler(event,
-context)` (AWS Lambda's). In a zip or folder it is in `__main__.py`, `main.py` or
-`handler.py`, the first that exists, with its own modules beside it. Packages may lie in
+It defines `main(args: dict)`, which returns a dict or a list (OpenWhisk's convention), or
+`handler(event, context)` (AWS Lambda's). In a zip or folder it is in `__main__.py`, `main.py`
+or `handler.py`, the first that exists, with its own modules beside it. Packages may lie in
 `virtualenv`, a virtual environment of the same version of Python, as for OpenWhisk.
 
 A zip is unpacked into a temporary folder of this machine. Clones on other machines lack
@@ -60,7 +60,7 @@ def load(path: str | Path, main: str | None = None, name: str | None = None) -> 
     _use_virtualenv(file.parent)
     sys.path.insert(0, str(file.parent))
     module = _import_file(_module_name(name), file)
-    spawn.send(spawn.Source(module.__name__, str(file), None))
+    spawn.send(spawn.Source(load_again, (module.__name__, str(file), None)))
     return _wrap(name, module, str(source), main)
 
 
@@ -71,7 +71,7 @@ def load_text(name: str, text: str, main: str | None = None) -> Function:
     """
     shown = f"<{name}>"
     module = _execute(_module_name(name), shown, text)
-    spawn.send(spawn.Source(module.__name__, shown, text))
+    spawn.send(spawn.Source(load_again, (module.__name__, shown, text)))
     return _wrap(name, module, shown, main)
 
 

@@ -16,16 +16,17 @@ from typing import Any
 _SPAWN = "multiprocessing.spawn"
 
 
+Parts = tuple[str, str, str | None]
+
+
 class Source:
-    """A module's source, which `load_again` loads where this is unpickled."""
+    """A module's name, file and text, with which `load` is called where this is unpickled."""
 
-    def __init__(self, name: str, file: str, text: str | None) -> None:
-        self._parts = name, file, text
+    def __init__(self, load: Callable[[str, str, str | None], None], parts: Parts) -> None:
+        self._load, self._parts = load, parts
 
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, str, str | None]]:
-        from farfork.loader import load_again
-
-        return load_again, self._parts
+    def __reduce__(self) -> tuple[Callable[[str, str, str | None], None], Parts]:
+        return self._load, self._parts
 
 
 def send(source: Source) -> None:

@@ -145,7 +145,7 @@ def test_activations_in_nodejs_start_with_the_same_environment(
             "TypeError",
         ),
         ("null", "action developer error", "did not return a dictionary or array, but null", ""),
-        ("text", "action developer error", "did not return a dictionary or array, but a string", ""),
+        ("text", "action developer error", "dictionary or array, but a string", ""),
         ("circle", "action developer error", "result is not JSON", ""),
         ("reject", "application error", "{'code': 7}", ""),
         ("rejectError", "application error", "'message': 'too far'", "RangeError: too far"),

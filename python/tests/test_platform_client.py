@@ -294,7 +294,7 @@ def test_figures_tell_of_calls_starts_and_decisions(platform: Platform) -> None:
         (["deploy", "/nowhere/none.py"], 1, "cannot read /nowhere/none.py"),
         (["deploy", "/etc/hostname"], 2, "--kind"),
         (["deploy", "/etc/hostname", "--kind", "swift:5"], 1, "not supported by this platform"),
-        (["deploy", "/etc/hostname", "--kind", "python", "--memory", "1M"], 1, "'memory' is 1"),
+        (["deploy", "/etc/hostname", "--kind", "python", "--memory", "1M"], 1, "memory 1 MB below"),
         (["deploy", "/etc/hostname", "--kind", "python", "--memory", "256"], 2, "whole MiB"),
         (["deploy", "/etc/hostname", "--slo-p99-ms", "fast"], 2, "expected milliseconds"),
         (["logs", "0" * 32], 1, "does not exist"),

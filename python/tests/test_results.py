@@ -1,11 +1,10 @@
-"""Results, packages, workers and streams of Python functions on a platform, as OpenWhisk has them."""
+"""Results, packages, workers and streams of Python functions, as OpenWhisk has them."""
 
 import base64
 import io
 import json
 import sys
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -64,14 +63,14 @@ def response(platform: Platform, name: str, args: Any = None) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def results(platform: Platform) -> Iterator[dict[str, dict[str, Any]]]:
+def results(platform: Platform) -> dict[str, dict[str, Any]]:
     """Return the response of each case, twice the same."""
     found = {}
     for name, body in CASES.items():
         put(platform, f"gives-{name}", f"def main(args):\n    {body}\n")
         found[name] = response(platform, f"gives-{name}")
         assert response(platform, f"gives-{name}") == found[name]
-    yield found
+    return found
 
 
 def test_results_are_what_the_function_returned(results: dict[str, Any]) -> None:

@@ -147,6 +147,7 @@ int main(void) {
     // Below the number of what listens at its port.
     served = MUST(dup2(served, spare));
     set(quick, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(quick, SOL_SOCKET, SO_REUSEADDR, 1);
     set(quick, SOL_SOCKET, SO_RCVBUF, 50000);
     int room = get(quick, SOL_SOCKET, SO_RCVBUF);
     echoes(quick);
@@ -169,6 +170,8 @@ int main(void) {
     MUST(getpeername(busy, &peer.any, &bytes));
     CHECK(!memcmp(&peer, &four, bytes), "expected the same peer");
     expect_option(quick, IPPROTO_TCP, TCP_NODELAY, 1);
+    expect_option(quick, SOL_SOCKET, SO_REUSEADDR, 1);
+    expect_option(wide, SOL_SOCKET, SO_REUSEADDR, 0);
     expect_option(busy, IPPROTO_TCP, TCP_NODELAY, 0);
     expect_option(quick, SOL_SOCKET, SO_RCVBUF, room);
     echoes(quick);

@@ -46,6 +46,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("memfd_maps").as_pid_one(),
     Program::c("deleted_mapping").as_pid_one(),
     Program::c("name_like_deleted"),
+    Program::c("name_with_line_end"),
     Program::c("file_private_beyond_eof"),
     Program::c("pkeys"),
     Program::c("merging"),

@@ -20,7 +20,18 @@ pub(super) const PROGRAMS: &[Program] = &[
         .refused(&["cwd /proc/"]),
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_clone_vm").refused(&["shares the memory"]),
-    Program::c("refuse_io_uring").refused(&["fd 3"]),
+    Program::c("refuse_zombie").refused(&["its status was not taken"]),
+    Program::c("refuse_io_uring").refused(&["a ring)"]),
+    Program::c("refuse_ldt").refused(&["local descriptor table"]),
+    Program::c("refuse_keyring").refused(&["process keyring"]),
+    Program::of("refuse_keyring_thread", Source::C("refuse_keyring"))
+        .env(&[("KIND", "thread")])
+        .refused(&["thread keyring"]),
+    Program::of("refuse_keyring_session", Source::C("refuse_keyring"))
+        .env(&[("KIND", "session")])
+        .refused(&["session keyring"]),
+    Program::c("refuse_pressure").refused(&["it may have a trigger"]),
+    Program::c("refuse_path_too_long").refused(&["path_max"]),
     Program::of("refuse_32_bit", Source::C32("refuse_32_bit")).refused(&["32-bit code"]),
     Program::c("refuse_seccomp_strict").refused(&["strict seccomp mode"]),
     Program::c("refuse_seccomp_notify").refused(&["asks a supervisor"]),

@@ -29,6 +29,8 @@ pub mod ipc;
 #[cfg(feature = "std")]
 pub mod kcmp;
 #[cfg(feature = "std")]
+pub mod keys;
+#[cfg(feature = "std")]
 pub mod limits;
 #[cfg(feature = "std")]
 pub mod memfd;
@@ -38,6 +40,8 @@ pub mod memory;
 pub mod mounts;
 #[cfg(feature = "std")]
 pub mod network_lock;
+#[cfg(feature = "std")]
+pub mod no_rings;
 #[cfg(feature = "std")]
 pub mod numa;
 #[cfg(feature = "std")]

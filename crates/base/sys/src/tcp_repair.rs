@@ -67,9 +67,12 @@ pub fn leave(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Looks at an established connection, whose packets have to be kept away for that time.
 pub fn snapshot(socket: &OwnedFd) -> Result<Snapshot, Errno> {
     let borrowed = std::os::fd::AsFd::as_fd(socket);
+    let reuses = integer_option(borrowed, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
     enter(borrowed)?;
     let found = read(borrowed);
     leave(borrowed)?;
+    // The end of the mode switches it off.
+    set_option_at(borrowed, libc::SOL_SOCKET, libc::SO_REUSEADDR, &reuses.to_ne_bytes())?;
     found
 }
 
@@ -137,12 +140,15 @@ mod tests {
         let mut first = [0];
         server.read_exact(&mut first).unwrap();
         let socket = OwnedFd::from(server.try_clone().unwrap());
+        let borrowed = std::os::fd::AsFd::as_fd(&socket);
+        set_option_at(borrowed, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32.to_ne_bytes()).unwrap();
         let seen = match snapshot(&socket) {
             Err(Errno::PERM) => return eprintln!("skipped: TCP_REPAIR needs CAP_NET_ADMIN"),
             seen => seen.unwrap(),
         };
         assert_eq!((seen.received.1, seen.sent.1), (b"aiting".to_vec(), Vec::new()));
         assert_eq!(seen.unsent, 0);
+        assert_eq!(integer_option(borrowed, libc::SOL_SOCKET, libc::SO_REUSEADDR), Ok(1));
         server.write_all(b"goes on").unwrap();
         let mut text = [0; 7];
         client.read_exact(&mut text).unwrap();

@@ -7,6 +7,7 @@ use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
 
 use crate::copy::{self, Progress};
 use crate::descriptors::{KeptConnections, TreeDescriptors};
+use crate::diagnose;
 use crate::error::CheckpointError;
 use crate::image_pages::ImageBackedPages;
 use crate::ipc::{Ipc, Segment};
@@ -120,7 +121,11 @@ fn refuse_children(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), Ch
     for pid in tree.pids() {
         refusals.about(pid);
         for child in tree::children(pid)?.into_iter().filter(|child| !tree.has(*child)) {
-            refusals.add(format!("child process {child}"), causes::process::CHILD);
+            let cause = match diagnose::has_ended(child, child) {
+                true => causes::process::ZOMBIE,
+                false => causes::process::CHILD,
+            };
+            refusals.add(format!("child process {child}"), cause);
         }
     }
     Ok(())

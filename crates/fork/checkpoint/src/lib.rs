@@ -27,6 +27,7 @@ pub mod ids;
 mod image_pages;
 mod inject;
 mod ipc;
+mod kernel_state;
 mod maps;
 mod member;
 mod memory;

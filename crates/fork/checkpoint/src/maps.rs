@@ -10,6 +10,9 @@ use farfork_plan::window;
 
 use crate::error::CheckpointError;
 
+/// A line end in a name.
+const ESCAPED_LINE_END: &str = "\\012";
+
 /// One line of the address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
@@ -85,6 +88,16 @@ impl Mapping {
         self.name.ends_with(" (deleted)") && !self.is_named
     }
 
+    /// The kernel prints a line end in a name as an escape, and a name that looks like one as it is.
+    fn unescape(&mut self, pid: i32) {
+        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", self.start, self.end);
+        match fs::read_link(link).map(|path| path.into_os_string().into_string()) {
+            Ok(Ok(name)) => self.name = name,
+            Ok(Err(_)) => self.is_misnamed = true,
+            Err(_) => self.name = self.name.replace(ESCAPED_LINE_END, "\n"),
+        }
+    }
+
     /// Whether a file is mapped that has its name, as the process `pid` sees names.
     fn has_its_name(&self, pid: i32) -> bool {
         let (start, end, name) = (self.start, self.end, &self.name);
@@ -106,6 +119,9 @@ pub fn read(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
     let text = fs::read(format!("/proc/{pid}/smaps"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory mappings" })?;
     let mut mappings = parse(&text);
+    for mapping in mappings.iter_mut().filter(|own| own.name.contains(ESCAPED_LINE_END)) {
+        mapping.unescape(pid);
+    }
     for mapping in mappings.iter_mut().filter(|own| own.path().is_some() && own.is_deleted()) {
         mapping.is_named = mapping.has_its_name(pid);
     }

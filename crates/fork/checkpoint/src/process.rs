@@ -15,6 +15,7 @@ use rustix::fs::StatVfsMountFlags;
 use crate::error::{CheckpointError, doing};
 use crate::files;
 use crate::inject::{Injector, RemoteThread};
+use crate::kernel_state;
 use crate::refuse::{Cause, Refusals, causes};
 use crate::stat::Stat;
 use farfork_sys::status::Status;
@@ -49,6 +50,7 @@ pub fn collect(
     let [is_child_subreaper] = injector.words()?;
     let membarrier =
         leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
+    kernel_state::check_process(injector, &leader, refusals)?;
     let cwd = place(pid, "cwd", refusals)?;
     if let Some((what, cause)) = files::shows_other(&cwd, status.innermost_pid) {
         refusals.add(format!("cwd {} ({what})", cwd.display()), cause);
@@ -128,8 +130,13 @@ fn place(
     name: &'static str,
     refusals: &mut Refusals,
 ) -> Result<PathBuf, CheckpointError> {
-    let place = fs::read_link(format!("/proc/{pid}/{name}"))
-        .map_err(|_| CheckpointError::Proc { pid, what: name })?;
+    let place = match fs::read_link(format!("/proc/{pid}/{name}")) {
+        Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => {
+            refusals.add(name, causes::files::TOO_LONG);
+            return Ok(PathBuf::from("/"));
+        }
+        place => place.map_err(|_| CheckpointError::Proc { pid, what: name })?,
+    };
     if place.to_str().is_none() {
         refusals.add(format!("{name} {}", place.display()), causes::files::NOT_UTF_8);
     }

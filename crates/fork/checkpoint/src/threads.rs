@@ -10,6 +10,7 @@ use crate::error::{CheckpointError, doing};
 use crate::filters;
 use crate::hardening;
 use crate::inject::{Injector, RESTARTS};
+use crate::kernel_state;
 use crate::refuse::{Refusals, causes};
 use crate::stopped::StoppedProcess;
 use farfork_sys::status::Status;
@@ -44,6 +45,8 @@ pub fn collect(
     let status = Status::read(pid, tid)?;
     check(&status, &area, tid, refusals);
     let asked = ask(injector, tid)?;
+    let object = format!("thread {tid} ({})", status.name);
+    kernel_state::check_thread(&injector.thread(tid)?, &object, refusals)?;
     let handler_restarts = about_to_handle(&status, mask, signals);
     Ok(Thread {
         tid: status.innermost_tid,

@@ -174,6 +174,10 @@ fn advice(what: &Option<What>, source: &io::Error) -> &'static str {
             "; AIO rings are larger on this node, which has more processors: start the clone on a node \
              with at most as many processors as the parent's"
         }
+        (Some(What::Map | What::Fill), Some(libc::ENOMEM)) => {
+            "; look for memory limits, and for the limit of mappings (vm.max_map_count), of which a clone \
+             has more than its parent"
+        }
         (_, Some(libc::EPERM)) => "; run as root, or see farfork doctor for what is missing",
         (_, Some(libc::ENOMEM | libc::EAGAIN)) => "; look for memory or process limits",
         _ => "",

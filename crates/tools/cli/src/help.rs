@@ -17,7 +17,7 @@ pub(crate) struct Group {
 pub(crate) const GROUPS: [Group; 4] = [
     Group {
         title: "Processes and clones",
-        commands: &["checkpoint", "restore", "ps", "wait", "kill", "promote", "ghost"],
+        commands: &["run", "checkpoint", "restore", "ps", "wait", "kill", "promote", "ghost"],
     },
     Group { title: "Images, pools and regions", commands: &["images", "hot", "pool", "region"] },
     Group {

@@ -31,6 +31,7 @@ mod region;
 mod replay;
 mod restore;
 mod resume;
+mod run;
 mod seeds;
 mod serve;
 mod sim;
@@ -71,6 +72,8 @@ enum Command {
     Region(region::Command),
     /// Checkpoint a running process into a pool.
     Checkpoint(checkpoint::Args),
+    /// Run a program without io_uring, so that it can be checkpointed.
+    Run(run::Args),
     /// Start clones of an image.
     Restore(restore::Args),
     /// Prepare a running process to be forked on any node, and print the handle of its seed.
@@ -138,16 +141,19 @@ enum Command {
 fn main() -> ExitCode {
     #[cfg(panic = "unwind")]
     abort_on_panic();
-    // An agent that this command starts must not keep the caller's pipes open. Without the call
-    // (Linux before 5.11) it does.
-    let _ = farfork_sys::inherited::close_on_exec_from(3);
     let matches = help::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if !matches!(cli.command, Command::Run(_)) {
+        // An agent that this command starts must not keep the caller's pipes open. Without the call
+        // (Linux before 5.11) it does.
+        let _ = farfork_sys::inherited::close_on_exec_from(3);
+    }
     let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(command) => pool::run(&command),
         Command::Region(command) => region::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Prepare(args) => seeds::prepare(&args),
         Command::Resume(args) => resume::run(&args),

@@ -2,17 +2,16 @@
 
 use farfork_image::model::OpenFile;
 
-use super::error::{CaptureError, CaptureResult, refuse};
+use super::error::{CaptureError, CaptureResult, refuse, refuse_detail};
 use super::subject::Subject;
 use super::table::Entry;
 use super::watches::{fanotify, inotify};
-use super::{epoll, event, timer};
+use super::{epoll, event, ring, timer};
 use crate::refuse::{Cause, causes};
 
 /// What is never carried: the start of the kernel's name for it, and why.
-const REFUSED: [(&str, &Cause); 16] = [
+const REFUSED: [(&str, &Cause); 15] = [
     ("memfd", causes::descriptors::HUGE_MEMFD),
-    ("io_uring", causes::descriptors::IO_URING),
     ("userfaultfd", causes::descriptors::USERFAULTFD),
     ("perf_event", causes::descriptors::PERF_EVENT),
     ("bpf", causes::descriptors::BPF),
@@ -52,6 +51,10 @@ pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> CaptureResult
         "inotify" => inotify::capture(entry, subject),
         "fanotify" => fanotify::capture(entry, subject),
         "pidfd" => process(group, subject),
+        "io_uring" => {
+            let what = ring::describe(subject.pid);
+            Err(refuse_detail(what, causes::descriptors::IO_URING))
+        }
         _ => Err(refusal(name)),
     }
 }

@@ -33,6 +33,7 @@ mod path;
 mod pipe;
 mod pty;
 mod raw;
+mod ring;
 mod share;
 mod socket;
 mod subject;

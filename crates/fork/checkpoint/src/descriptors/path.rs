@@ -9,7 +9,7 @@ use farfork_image::model::{FileIdentity, FileStamp, OpenFile};
 use super::error::{CaptureError, CaptureResult, refuse, refuse_detail};
 use super::fdinfo::O_PATH;
 use super::subject::Subject;
-use super::table::{DELETED, Entry};
+use super::table::{DELETED, Entry, TOO_LONG};
 use super::unnamed;
 use crate::files;
 use crate::refuse::{Cause, causes};
@@ -22,6 +22,7 @@ pub fn capture(entry: &Entry, subject: &Subject) -> CaptureResult {
         return unnamed::capture(entry, subject);
     };
     check_proc(entry, subject)?;
+    check_pressure(entry)?;
     let stamp = if needs_stamp(&path, entry, subject) { Some(stamp(&path, entry)) } else { None };
     let is_kernel_s = !has_stamp(&path, subject);
     Ok(by_path(path, entry, stamp, is_kernel_s))
@@ -62,6 +63,9 @@ fn by_path(path: PathBuf, entry: &Entry, stamp: Option<FileStamp>, is_kernel_s: 
 
 /// The name that leads to the file, as the process sees names; nothing if it has none left.
 fn name(entry: &Entry, subject: &Subject) -> Result<Option<PathBuf>, CaptureError> {
+    if entry.link == TOO_LONG {
+        return Err(refuse(causes::files::TOO_LONG));
+    }
     if !entry.is_text {
         return Err(refuse(causes::files::NOT_UTF_8));
     }
@@ -126,6 +130,20 @@ fn check_proc(entry: &Entry, subject: &Subject) -> Result<(), CaptureError> {
     match files::shows_other(Path::new(&entry.link), subject.inner_pid) {
         Some((what, cause)) => Err(refuse_detail(what, cause)),
         None => Ok(()),
+    }
+}
+
+/// What was written to such a file is a trigger, for which `poll` waits.
+fn check_pressure(entry: &Entry) -> Result<(), CaptureError> {
+    const CGROUP2_MAGIC: i64 = 0x6367_7270;
+    let is_cgroup_s =
+        || rustix::fs::statfs(entry.place()).is_ok_and(|found| found.f_type == CGROUP2_MAGIC);
+    let is_read_only = entry.info.flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32;
+    let shows_pressure = entry.link.starts_with("/proc/pressure/")
+        || (entry.link.ends_with(".pressure") && is_cgroup_s());
+    match shows_pressure && !is_read_only && entry.info.flags & O_PATH == 0 {
+        true => Err(refuse(causes::descriptors::PRESSURE)),
+        false => Ok(()),
     }
 }
 

@@ -11,6 +11,9 @@ use super::fdinfo::FdInfo;
 /// How the kernel marks a link to a file that has lost its name.
 pub const DELETED: &str = " (deleted)";
 
+/// In the place of a link that is too long to be read.
+pub const TOO_LONG: &str = "a path of more than 4095 bytes";
+
 /// Device and inode: equal for two descriptors of one file, and only then.
 pub type Identity = (u64, u64);
 
@@ -58,7 +61,10 @@ impl Entry {
     fn read(pid: i32, fd: u32, is_roots: bool) -> Result<Entry, DescriptorError> {
         let at = format!("/proc/{pid}/fd/{fd}");
         let failed = || proc_error(pid, format!("descriptor {fd}"));
-        let link = fs::read_link(&at).map_err(failed())?;
+        let link = match fs::read_link(&at) {
+            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => TOO_LONG.into(),
+            link => link.map_err(failed())?,
+        };
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).map_err(failed())?;
         let info = FdInfo::parse(info).ok_or_else(|| unexpected(pid, format!("fdinfo of {fd}")))?;
         let inode = fs::metadata(&at).map_err(failed())?;

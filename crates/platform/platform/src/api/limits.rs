@@ -150,8 +150,8 @@ mod tests {
             (json!({"logs": 11}), "logs 11 MB exceeds allowed threshold of 10 MB"),
             (json!({"concurrency": 2}), "concurrency 2 exceeds allowed threshold of 1"),
         ] {
-            let error = changed(bad.clone()).unwrap_err().to_string();
-            assert!(error.contains(words), "{bad}: {error}");
+            let refused = changed(bad.clone()).unwrap_err().to_string();
+            assert!(refused.contains(words), "{bad}: {refused}");
         }
     }
 }

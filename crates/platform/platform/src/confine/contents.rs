@@ -330,9 +330,10 @@ mod tests {
             assert_eq!(done.is_ok(), fits, "{most} {taken}: {done:?}");
             let large = into.path().join("d/large").metadata().unwrap().len();
             assert!(large <= most - taken - 3 * LEAST, "{large} bytes were written");
-            if let Err(error) = done {
-                assert!(matches!(error, FolderError::Archive(_)), "{error}");
-                assert!(error.to_string().contains(&format!("{taken} of {most} bytes")), "{error}");
+            if let Err(refused) = done {
+                assert!(matches!(refused, FolderError::Archive(_)), "{refused}");
+                let words = refused.to_string();
+                assert!(words.contains(&format!("{taken} of {most} bytes")), "{words}");
             }
         }
     }

@@ -17,15 +17,21 @@ causes! {
             what events it gets",
         remedy: "close it before the checkpoint, or watch by inotify",
     }
+    PRESSURE {
+        what: "writable file of pressure stall information (/proc/pressure, *.pressure of a cgroup)",
+        why: "it may have a trigger, which the kernel does not show",
+        remedy: "close it before the checkpoint, or open it for reading only",
+    }
     HUGE_MEMFD {
         what: "memfd of huge pages",
         why: "it holds huge pages of hugetlbfs",
         remedy: "make it without MFD_HUGETLB",
     }
     IO_URING {
-        what: "io_uring",
+        what: "ring of io_uring",
         why: "the kernel works on its requests, and clones may not make rings",
-        remedy: "run with io_uring switched off, as by UV_USE_IO_URING=0 for Node.js",
+        remedy: "start the program by farfork run, which answers ENOSYS to io_uring_setup, so that \
+            libraries do without (UV_USE_IO_URING=0 does not keep libuv 1.50 and later from it)",
     }
     USERFAULTFD {
         what: "userfaultfd",

@@ -6,6 +6,11 @@ causes! {
         why: "its path is not UTF-8",
         remedy: "rename the file or directory",
     }
+    TOO_LONG {
+        what: "path of more than 4095 bytes",
+        why: "its path is longer than a system call takes (PATH_MAX), so that a clone could not open it",
+        remedy: "open it by a shorter path, as below a bind mount, or close it",
+    }
     REPLACED {
         what: "file that another has replaced or hides",
         why: "another file has this name now",

@@ -14,6 +14,27 @@ causes! {
         why: "only one process is checkpointed, and its children are not",
         remedy: "checkpoint the whole tree (--tree), or checkpoint when the children have exited",
     }
+    ZOMBIE {
+        what: "child process that has exited and was not waited for, without --tree",
+        why: "it has exited, but its status was not taken (it is a zombie), and only one process is \
+            checkpointed",
+        remedy: "wait for it (waitpid, Popen.wait), ignore SIGCHLD, or checkpoint the whole tree (--tree)",
+    }
+    LDT {
+        what: "segments of its own (modify_ldt), as Wine and DOSEMU make them",
+        why: "it has entries that a clone would not have",
+        remedy: "remove them before the checkpoint (modify_ldt with empty entries)",
+    }
+    KEYRING {
+        what: "keyring of a process or thread",
+        why: "it holds keys of this process in the kernel, which farfork does not read",
+        remedy: "keep keys in the keyring of the user (KEY_SPEC_USER_KEYRING), or make them in the clone",
+    }
+    SESSION_KEYS {
+        what: "session keyring with keys",
+        why: "a clone is in the session of its node's agent, and would not find the keys",
+        remedy: "keep keys in the keyring of the user (KEY_SPEC_USER_KEYRING), or make them in the clone",
+    }
     OTHER_NAMESPACE {
         what: "descendant in another namespace",
         why: "it is in another namespace than the root process of the tree",

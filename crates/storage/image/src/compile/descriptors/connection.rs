@@ -16,7 +16,7 @@ use farfork_sys::tcp_repair::{
 
 use super::Compiler;
 use super::pair::{AT_ONCE, BUFFER_LOCKS, RECEIVE, SEND};
-use crate::model::{OpenFile, Socket, SocketRole, TcpConnection};
+use crate::model::{OpenFile, Socket, SocketOption, SocketRole, TcpConnection};
 
 /// What the kernel counts for a byte in a queue besides it, and for an empty queue.
 const OVERHEAD: u32 = 4;
@@ -114,6 +114,13 @@ impl Compiler<'_> {
     /// The first packet to the peer is what was never sent, or else a probe of its window.
     fn go_on(&mut self, socket: &Socket, connection: &TcpConnection) {
         self.set_tcp(REPAIR, 0);
+        // The end of the mode has switched it off.
+        let is_reuse = |option: &&SocketOption| {
+            (option.level, option.name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR)
+        };
+        if let Some(option) = socket.options.iter().find(is_reuse) {
+            self.set_option(self.slots.made, option.level, option.name, &option.value);
+        }
         let bytes = &connection.sent.1;
         let unsent = bytes.len().saturating_sub(connection.unsent as usize);
         self.send_all(&bytes[unsent..], AT_ONCE);
