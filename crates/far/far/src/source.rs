@@ -56,6 +56,17 @@ pub struct FarImage {
 }
 
 impl FarImage {
+    /// An image that was found before. Its key is asked for when it is read.
+    pub fn known(cid: Cid, bytes: u64, modified_unix_ns: u64, first_page: Vec<u8>) -> FarImage {
+        let key = Mutex::new((0, RegionKey::from_bytes(&[0; RegionKey::BYTES])));
+        FarImage { cid, bytes, modified_unix_ns, fetched_bytes: AtomicU64::new(0), first_page, key }
+    }
+
+    /// Its beginning.
+    pub fn first_page(&self) -> &[u8] {
+        &self.first_page
+    }
+
     /// Whether another answer of a source means the same bytes.
     pub fn is_same(&self, other: &FarImage) -> bool {
         (self.cid, self.bytes, self.modified_unix_ns, &self.first_page)

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use farfork_far::control::Status;
 use farfork_far::place::Place;
-use farfork_far::{FarServer, MountSettings, key_at, new_key_at, prefetch, serve_mount, start};
+use farfork_far::{
+    FarProcessSettings, FarServer, holder, key_at, new_key_at, prefetch, run_far_process, start,
+};
 use farfork_node::paths;
 use farfork_types::Cid;
 
@@ -38,6 +40,15 @@ pub(crate) enum Command {
     /// Mount the images of a source. "farfork restore --far" starts this by itself.
     #[command(hide = true)]
     Mount(MountArgs),
+    /// Answer the reads of a mount, whose device is standard input. "farfork far mount" starts this.
+    #[command(hide = true)]
+    Answer {
+        #[command(flatten)]
+        mount: MountArgs,
+        /// Go on where an earlier process was killed.
+        #[arg(long)]
+        take_over: bool,
+    },
     /// Read pages of a far image, which stand on standard input.
     #[command(hide = true)]
     Prefetch {
@@ -112,6 +123,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             Ok(ExitCode::SUCCESS)
         }
         Command::Mount(args) => mount(args),
+        Command::Answer { mount, take_over } => answer(mount, *take_over),
         Command::Prefetch { path } => {
             prefetch::run(path)?;
             Ok(ExitCode::SUCCESS)
@@ -151,14 +163,20 @@ fn key_path(given: Option<&Path>) -> PathBuf {
 }
 
 fn mount(args: &MountArgs) -> CommandResult {
-    let settings = MountSettings {
+    let place = Place::at(&args.place);
+    holder::hold(&place, &args.command("answer")?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(args: &MountArgs, take_over: bool) -> CommandResult {
+    let settings = FarProcessSettings {
         place: Place::at(&args.place),
         address: args.source.clone(),
         key: key_at(&args.key)?,
         deadline: Duration::from_millis(args.deadline_ms),
         prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
     };
-    serve_mount(settings, || {})?;
+    run_far_process(settings, take_over)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -187,6 +205,25 @@ fn status(json: bool) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+impl MountArgs {
+    /// This program with these arguments, as another command.
+    fn command(&self, name: &str) -> std::io::Result<Vec<OsString>> {
+        Ok(vec![
+            std::env::current_exe()?.into(),
+            "far".into(),
+            name.into(),
+            "--place".into(),
+            self.place.clone().into(),
+            "--source".into(),
+            self.source.clone().into(),
+            "--key".into(),
+            self.key.clone().into(),
+            "--deadline-ms".into(),
+            self.deadline_ms.to_string().into(),
+        ])
+    }
+}
+
 impl FarArgs {
     /// The far pool and the image in it, if the image comes from another node.
     pub(crate) fn find(&self, image: &str) -> Result<Option<FarPool>, Box<dyn Error>> {
@@ -195,19 +232,13 @@ impl FarArgs {
         let key = std::path::absolute(key_path(self.key.as_deref()))?;
         // A key that cannot be used is reported here.
         key_at(&key)?;
-        let command: [OsString; 11] = [
-            std::env::current_exe()?.into(),
-            "far".into(),
-            "mount".into(),
-            "--place".into(),
-            place.directory().into(),
-            "--source".into(),
-            source.into(),
-            "--key".into(),
-            key.into(),
-            "--deadline-ms".into(),
-            self.far_deadline_ms.to_string().into(),
-        ];
+        let mount = MountArgs {
+            place: place.directory().to_owned(),
+            source: source.clone(),
+            key,
+            deadline_ms: self.far_deadline_ms,
+        };
+        let command = mount.command("mount")?;
         start::ensure(&place, &command)?;
         let cid = start::find(&place, image, !self.no_prefetch)?;
         Ok(Some(FarPool { path: place.pool(), cid: cid.parse()? }))
