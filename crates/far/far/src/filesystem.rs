@@ -135,9 +135,9 @@ impl FarImages {
         attributes.into()
     }
 
-    fn fetch(&self, pid: i32, image: &FarImage, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    fn fetch(&self, pid: i32, image: &FarImage, offset: u64, bytes: u32) -> io::Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.source.read(image, offset, into).map_err(|cause| {
+        self.source.read(image, offset, bytes).map_err(|cause| {
             self.failed_reads.fetch_add(1, Ordering::Relaxed);
             let failure = Failure {
                 unix_us: now_unix_us(),
@@ -231,11 +231,10 @@ impl FileSystem for FarImages {
         _: u32,
     ) -> io::Result<usize> {
         let image = self.image(inode)?;
-        let bytes = image.bytes.saturating_sub(offset).min(u64::from(size)) as usize;
-        let mut into = vec![0; bytes];
-        self.fetch(context.pid, &image, offset, &mut into)?;
-        w.write_all(&into)?;
-        Ok(bytes)
+        let bytes = image.bytes.saturating_sub(offset).min(u64::from(size)) as u32;
+        let read = self.fetch(context.pid, &image, offset, bytes)?;
+        w.write_all(&read)?;
+        Ok(read.len())
     }
 
     fn opendir(&self, _: &Context, _: u64, _: u32) -> io::Result<(Option<u64>, OpenOptions)> {
