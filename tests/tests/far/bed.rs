@@ -235,9 +235,10 @@ impl Bed {
         Ok((number("fetched_bytes")?, number("bytes")?))
     }
 
-    /// The far process.
-    pub fn far_process(&self) -> Outcome<nix::unistd::Pid> {
-        let pid = self.status()?["pid"].as_i64().unwrap_or_default();
+    /// The far process (`pid`), or its holder (`holder_pid`).
+    pub fn far_process(&self, which: &str) -> Outcome<nix::unistd::Pid> {
+        let pid = self.status()?[which].as_i64();
+        let pid = pid.ok_or_else(|| Trouble::during("far status", format!("no {which}")))?;
         Ok(nix::unistd::Pid::from_raw(pid as i32))
     }
 }
@@ -251,7 +252,7 @@ impl Drop for Bed {
         let end =
             |pid: nix::unistd::Pid| nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         let _ = testbed::end_agent(&self.run.join("local.sock"));
-        if let Ok(pid) = self.far_process() {
+        if let Ok(pid) = self.far_process("holder_pid") {
             let _ = end(pid);
         }
         for side in ["a", "b"] {

@@ -27,6 +27,7 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::system_call", missing(), system_call);
     tests.add("far::clone_killed_while_it_waits", missing(), clone_killed_while_it_waits);
     tests.add("far::far_process_killed", missing(), far_process_killed);
+    tests.add("far::holder_killed", missing(), holder_killed);
     tests.add("far::wrong_key", missing(), wrong_key);
     tests.add("far::changed_image", missing(), changed_image);
     tests.add("far::other_image", missing(), other_image);
@@ -112,11 +113,27 @@ fn clone_killed_while_it_waits() -> Outcome {
     demand(end["signal"] == Signal::SIGKILL as i32, "the signal", &end)
 }
 
-/// The kernel ends what waits for a far process that is gone; the next restore starts another one.
+/// What was asked of a far process that is killed is answered by the next one.
 fn far_process_killed() -> Outcome {
     let mut bed = Bed::set("process")?;
+    let (mut clone, pid, _) = scene(&mut bed)?;
+    // The clone waits for a page that the far process has asked for.
+    bed.signal_server(Signal::SIGSTOP)?;
+    clone.send_byte();
+    std::thread::sleep(DEADLINE / 4);
+    let first = bed.far_process("pid")?;
+    kill(first, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    bed.signal_server(Signal::SIGCONT)?;
+    bed.must_pass(pid)?;
+    demand(bed.far_process("pid")? != first, "another far process", &first)
+}
+
+/// The kernel ends what waits for a file system that is gone; the next restore mounts it anew.
+fn holder_killed() -> Outcome {
+    let mut bed = Bed::set("holder")?;
     let (mut clone, pid, image) = scene(&mut bed)?;
-    kill(bed.far_process()?, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    let holder = bed.far_process("holder_pid")?;
+    kill(holder, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
     clone.send_byte();
     let (end, took) = bed.wait(pid)?;
     demand(took < MARGIN && end["signal"] == libc_sigbus(), "SIGBUS at once", &(end, took))?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
-use farfork_fabric::{Fabric, FabricError, Refusal, RegionKey, SharedKey};
+use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment, SharedKey};
 use farfork_types::{Cid, PAGE_BYTES};
 
 use crate::protocol::{self, Found, PageRange, Question};
@@ -56,6 +56,17 @@ pub struct FarImage {
 }
 
 impl FarImage {
+    /// An image that was found before. Its key is asked for when it is read.
+    pub fn known(cid: Cid, bytes: u64, modified_unix_ns: u64, first_page: Vec<u8>) -> FarImage {
+        let key = Mutex::new((0, RegionKey::from_bytes(&[0; RegionKey::BYTES])));
+        FarImage { cid, bytes, modified_unix_ns, fetched_bytes: AtomicU64::new(0), first_page, key }
+    }
+
+    /// Its beginning.
+    pub fn first_page(&self) -> &[u8] {
+        &self.first_page
+    }
+
     /// Whether another answer of a source means the same bytes.
     pub fn is_same(&self, other: &FarImage) -> bool {
         (self.cid, self.bytes, self.modified_unix_ns, &self.first_page)
@@ -116,24 +127,25 @@ impl Source {
         })
     }
 
-    /// Fills `into` with bytes of an image. The range lies within the image.
-    pub fn read(&self, image: &FarImage, offset: u64, into: &mut [u8]) -> Result<(), Cause> {
-        self.within_deadline(|deadline| {
+    /// Bytes of an image, at most [`MAX_SEGMENT_BYTES`](farfork_fabric::MAX_SEGMENT_BYTES). The range lies
+    /// within the image.
+    pub fn read(&self, image: &FarImage, offset: u64, bytes: u32) -> Result<Vec<u8>, Cause> {
+        let read = self.within_deadline(|deadline| {
             let link = self.link(deadline)?;
             let key = self.key_of(image, &link, deadline)?;
-            let read = link.fabric.read(key, offset, into, deadline);
-            if let Err(FabricError::Refused {
-                refusal: Refusal::UnknownRegion | Refusal::StaleKey,
-                ..
-            }) = &read
-            {
-                // The key of the next attempt is a new one.
-                locked(&image.key).0 = 0;
-            }
-            read.map_err(|error| self.failure(&link, error))
+            let segment = Segment { key, offset, bytes };
+            let read = link.fabric.submit(&[segment], deadline).and_then(Batch::wait);
+            let read = read.map_err(|error| {
+                if is_of_key(&error) {
+                    // The key of the next attempt is a new one.
+                    locked(&image.key).0 = 0;
+                }
+                self.failure(&link, error)
+            })?;
+            Ok(read.into_iter().next().unwrap_or_default())
         })?;
-        image.fetched_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
-        Ok(())
+        image.fetched_bytes.fetch_add(read.len() as u64, Ordering::Relaxed);
+        Ok(read)
     }
 
     fn within_deadline<T>(
@@ -262,6 +274,12 @@ impl Source {
         *known = (link.number, key);
         Ok(key)
     }
+}
+
+/// Whether the server does not know a key any more.
+fn is_of_key(error: &FabricError) -> bool {
+    let stale = [Refusal::UnknownRegion, Refusal::StaleKey];
+    matches!(error, FabricError::Refused { refusal, .. } if stale.contains(refusal))
 }
 
 fn odd_answer() -> Failed {

@@ -13,6 +13,7 @@ mod cases;
 mod clones;
 mod error;
 mod exchange;
+mod far;
 mod features;
 mod fork;
 mod goals;
@@ -79,6 +80,8 @@ pub enum Benchmark {
     Latency,
     /// Objects in shared memory against mimalloc.
     Objects,
+    /// Images of another node.
+    Far,
 }
 
 /// Runs a benchmark.
@@ -92,6 +95,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Gateway => porter::gateway::run(options),
         Benchmark::Latency => latency::run(options),
         Benchmark::Objects => objects::run(options),
+        Benchmark::Far => far::run(options),
     }
 }
 

@@ -46,6 +46,8 @@ enum Name {
     Latency,
     /// Objects in shared memory against mimalloc: allocate, free, send, receive.
     Objects,
+    /// Images of another node: reads, and clones with and without what is cached.
+    Far,
 }
 
 impl Name {
@@ -59,6 +61,7 @@ impl Name {
             Name::Gateway => Benchmark::Gateway,
             Name::Latency => Benchmark::Latency,
             Name::Objects => Benchmark::Objects,
+            Name::Far => Benchmark::Far,
         }
     }
 }
