@@ -3,7 +3,7 @@
 usage: bench/run.py [--quick] [NAME ...]
 
 For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
-`features`, `gateway`, `objects` and `far` plots as SVG and PNG. Every figure in them is a median with its
+`features`, `gateway`, `objects`, `far` and `seeds` plots as SVG and PNG. Every figure in them is a median with its
 95 % interval.
 """
 
@@ -38,6 +38,7 @@ BENCHMARKS = [
     "latency",
     "objects",
     "far",
+    "seeds",
 ]
 
 
@@ -80,7 +81,7 @@ def _write(name: str, report: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     if name == "features":
         text = table.features(report)
-    elif name in ("gateway", "objects", "far"):
+    elif name in ("gateway", "objects", "far", "seeds"):
         text = table.plain(report)
     elif name == "tiering":
         text = tiering_page.markdown(report)
