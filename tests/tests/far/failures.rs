@@ -160,7 +160,9 @@ fn wrong_key() -> Outcome {
     demand(bed.status()?["reads"] == 0, "no read", &bed.status()?)?;
     write(b"not a key")?;
     let said = bed.refused(bed.restore(&image, &[])?)?;
-    demand(said.contains("is not a key of far memory"), "a refusal", &said)
+    demand(said.contains("is not a key of far memory"), "a refusal", &said)?;
+    write(&right)?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
 }
 
 /// The image's file on the serving node, which nothing should ever write to.
