@@ -19,6 +19,7 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::removed_image", missing(), removed_image);
     tests.add("far::unmounted", missing(), unmounted);
     tests.add("far::copied", missing(), copied);
+    tests.add("far::refused_policy", missing(), refused_policy);
     tests.add("far::clone_of_a_clone", missing(), clone_of_a_clone);
 }
 
@@ -111,19 +112,32 @@ fn unmounted() -> Outcome {
     bed.clone(&image, &["--no-prefetch"])?.must_pass()
 }
 
-/// All pages are copied before the clone runs, so that it needs the server no more.
+/// An agent that copies images needs the server for the first clone alone, and has all policies.
 fn copied() -> Outcome {
     let mut bed = Bed::set("copied")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
-    let (mut clone, pid) = bed.detached(&image, &["--no-prefetch", "--tiering", "copy"])?;
+    let mut command = bed.restore(&image, &["--no-prefetch", "--detach", "--tiering", "moa"])?;
+    command.env("FARFORK_COPY_IMAGES", "true");
+    let mut clone = Subject::start("clone", &mut command, Duration::from_secs(30))?;
+    let pid = bed.pid_of(&mut clone)?;
+    let (fetched, bytes) = bed.fetched()?;
+    demand(fetched >= bytes, "all to be fetched", &(fetched, bytes))?;
     bed.signal_server(Signal::SIGKILL)?;
     clone.send_byte();
-    bed.must_pass(pid)?;
-    // What a node cannot do is refused in words.
+    bed.must_pass(pid)
+}
+
+/// What the kernel cannot do with such files is refused.
+fn refused_policy() -> Outcome {
+    let mut bed = Bed::set("policy")?;
+    let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
-    let said = bed.refused(bed.restore(&image, &["--tiering", "moa"])?)?;
-    demand(said.contains("moa"), "a refusal", &said)
+    for policy in ["moa", "hybrid", "copy"] {
+        let said = bed.refused(bed.restore(&image, &["--tiering", policy])?)?;
+        demand(said.contains("--copy-images"), "a refusal with its remedy", &said)?;
+    }
+    Ok(())
 }
 
 /// A clone of a far image is checkpointed into a pool, and is a process like any other there.
