@@ -172,13 +172,16 @@ impl Bed {
     /// A detached clone, its pid, and what has its pipes.
     pub fn detached(&self, image: &str, more: &[&str]) -> Outcome<(Subject, i32)> {
         let mut clone = self.clone(image, &[&["--detach"], more].concat())?;
+        let pid = self.pid_of(&mut clone)?;
+        Ok((clone, pid))
+    }
+
+    /// The pid that a detached restore prints.
+    pub fn pid_of(&self, clone: &mut Subject) -> Outcome<i32> {
         clone.leave()?;
         clone.hear(Duration::from_millis(50));
         let pid = clone.transcript().lines().find_map(|line| line.trim().parse().ok());
-        match pid {
-            Some(pid) => Ok((clone, pid)),
-            None => clone.fail("no pid"),
-        }
+        pid.map_or_else(|| clone.fail("no pid"), Ok)
     }
 
     /// `farfork wait --json`, and how long it took.

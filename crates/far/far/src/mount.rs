@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farfork_fabric::SharedKey;
 use farfork_sys::words;
 use farfork_types::{Cid, PAGE_BYTES};
 use fuse_backend_rs::api::server::Server;
@@ -40,8 +39,8 @@ pub struct FarProcessSettings {
     pub place: Place,
     /// Address of the serving node.
     pub address: String,
-    /// The key that both have.
-    pub key: SharedKey,
+    /// File of the key that both have.
+    pub key: PathBuf,
     /// After so long a read that is not answered fails.
     pub deadline: Duration,
     /// After so long without a clone and without a search it unmounts and exits.

@@ -1,13 +1,15 @@
 //! Reads of images from their serving node: connections come and go, images stay the same.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
-use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment, SharedKey};
+use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment};
 use farfork_types::{Cid, PAGE_BYTES};
 
+use crate::keyfile::key_at;
 use crate::protocol::{self, Found, PageRange, Question};
 
 /// Between two attempts to connect.
@@ -22,7 +24,8 @@ pub type Cause = String;
 /// A serving node.
 pub struct Source {
     address: String,
-    key: SharedKey,
+    /// The file of the shared key. It is read for each connection: a wrong key can be put right.
+    key: PathBuf,
     deadline: Duration,
     link: Mutex<Links>,
     /// The last failure of the whole source.
@@ -86,7 +89,7 @@ enum Failed {
 
 impl Source {
     /// A source at this address. Each read and call ends within `deadline`.
-    pub fn new(address: &str, key: SharedKey, deadline: Duration) -> Source {
+    pub fn new(address: &str, key: PathBuf, deadline: Duration) -> Source {
         let (link, failed) = (Mutex::default(), Mutex::default());
         Source { address: address.to_owned(), key, deadline, link, failed }
     }
@@ -198,13 +201,12 @@ impl Source {
             return Err(Failed::Source(FabricError::DeadlinePassed { peer }.to_string()));
         }
         let settings = ClientSettings { timeout, ..ClientSettings::default() };
+        let shared = key_at(&self.key).map_err(|error| Failed::Source(error.to_string()))?;
         let fabric =
-            TcpFabric::connect(&self.address, &self.key, settings).map_err(
-                |error| match error {
-                    FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
-                    _ => Failed::Source(error.to_string()),
-                },
-            )?;
+            TcpFabric::connect(&self.address, &shared, settings).map_err(|error| match error {
+                FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
+                _ => Failed::Source(error.to_string()),
+            })?;
         links.count += 1;
         let link = Link { fabric: Arc::new(fabric), number: links.count };
         links.current = Some(link.clone());

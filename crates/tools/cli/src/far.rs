@@ -175,7 +175,7 @@ fn answer(args: &MountArgs, take_over: bool) -> CommandResult {
     let settings = FarProcessSettings {
         place: Place::at(&args.place),
         address: args.source.clone(),
-        key: key_at(&args.key)?,
+        key: args.key.clone(),
         deadline: Duration::from_millis(args.deadline_ms),
         idle: args.idle_s.map(Duration::from_secs),
         prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
