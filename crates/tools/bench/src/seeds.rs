@@ -69,7 +69,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     }
     let judge = |megabytes: u64| {
         let of = |start: &str| samples.values(&case(megabytes, start), RESTORE).to_vec();
-        let later = of(SEED).iter().zip(of(POOL)).map(|(seed, pool)| seed - pool).collect::<Vec<_>>();
+        let later =
+            of(SEED).iter().zip(of(POOL)).map(|(seed, pool)| seed - pool).collect::<Vec<_>>();
         let goal = format!("{megabytes} MB: a clone of a seed starts later than from the pool, us");
         Goal::median(goal, MOST_LATER_US, &later)
     };
@@ -133,7 +134,12 @@ impl Parent {
         ] {
             samples.add(&case(PREPARE), metric, US, number(&seed[field]));
         }
-        samples.add(&case(PREPARE), "descriptor", "KiB", number(&seed["descriptor_bytes"]) / 1024.0);
+        samples.add(
+            &case(PREPARE),
+            "descriptor",
+            "KiB",
+            number(&seed["descriptor_bytes"]) / 1024.0,
+        );
         let name = format!("bench/seed{megabytes}");
         let (image, _) = run(&["checkpoint", "--json", "--pid", &pid, "--name", &name])?;
         samples.add(&case(CHECKPOINT), "in all", US, number(&image["total_us"]));
@@ -172,7 +178,11 @@ fn missing(megabytes: u64, what: &str, reason: &str) -> BenchError {
 }
 
 /// Runs a command of `farfork`: the document that it prints, and microseconds that it took.
-fn farfork(testbed: &Testbed, megabytes: u64, arguments: &[&str]) -> Result<(Value, f64), BenchError> {
+fn farfork(
+    testbed: &Testbed,
+    megabytes: u64,
+    arguments: &[&str],
+) -> Result<(Value, f64), BenchError> {
     let program = crate::program::farfork()?;
     let mut command = Command::new(&program);
     command.args(arguments).env("FARFORK_NODE", &testbed.node);
