@@ -3,8 +3,8 @@
 usage: bench/run.py [--quick] [NAME ...]
 
 For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
-`features`, `gateway`, `objects`, `far` and `vm` plots as SVG and PNG. Every figure in them is a median
-with its 95 % interval.
+`features`, `gateway`, `objects`, `far`, `vm` and `seeds` plots as SVG and PNG. Every figure in them is a
+median with its 95 % interval.
 """
 
 import argparse
@@ -39,6 +39,7 @@ BENCHMARKS = [
     "objects",
     "far",
     "vm",
+    "seeds",
 ]
 
 
@@ -81,7 +82,7 @@ def _write(name: str, report: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     if name == "features":
         text = table.features(report)
-    elif name in ("gateway", "objects", "far", "vm"):
+    elif name in ("gateway", "objects", "far", "vm", "seeds"):
         text = table.plain(report)
     elif name == "tiering":
         text = tiering_page.markdown(report)

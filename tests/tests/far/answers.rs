@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use farfork_tests::driver::Tests;
 use farfork_tests::program::{Program, Source};
-use farfork_tests::{Outcome, Trouble, testbed};
+use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::Signal;
 
 use crate::bed::{Bed, missing};
@@ -17,6 +18,9 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::server_started_anew", missing(), server_started_anew);
     tests.add("far::removed_image", missing(), removed_image);
     tests.add("far::unmounted", missing(), unmounted);
+    tests.add("far::copied", missing(), copied);
+    tests.add("far::refused_policy", missing(), refused_policy);
+    tests.add("far::clone_of_a_clone", missing(), clone_of_a_clone);
 }
 
 pub fn demand(holds: bool, what: &str, seen: &dyn std::fmt::Debug) -> Outcome {
@@ -86,7 +90,7 @@ fn removed_image() -> Outcome {
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
     let (mut running, pid) = bed.detached(&image, &["--no-prefetch"])?;
-    farfork_tests::farfork::forget(&bed.pool, &image)?;
+    farfork::forget(&bed.pool, &image)?;
     let said = bed.refused(bed.restore(&image, &[])?)?;
     demand(said.contains("it has no image far/removed"), "no such image", &said)?;
     demand(said.contains(bed.address()), "the address", &said)?;
@@ -104,8 +108,54 @@ fn unmounted() -> Outcome {
     demand(said.contains("end the clones"), "a refusal", &said)?;
     clone.send_byte();
     bed.must_pass(pid)?;
-    testbed::eventually("the unmount", || {
-        Ok(farfork_tests::farfork::run(bed.unmount()?)?.status.success())
-    })?;
+    testbed::eventually("the unmount", || Ok(farfork::run(bed.unmount()?)?.status.success()))?;
     bed.clone(&image, &["--no-prefetch"])?.must_pass()
+}
+
+/// An agent that copies images needs the server for the first clone alone, and has all policies.
+fn copied() -> Outcome {
+    let mut bed = Bed::set("copied")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let mut command = bed.restore(&image, &["--no-prefetch", "--detach", "--tiering", "moa"])?;
+    command.env("FARFORK_COPY_IMAGES", "true");
+    let mut clone = Subject::start("clone", &mut command, Duration::from_secs(30))?;
+    let pid = bed.pid_of(&mut clone)?;
+    let (fetched, bytes) = bed.fetched()?;
+    demand(fetched >= bytes, "all to be fetched", &(fetched, bytes))?;
+    bed.signal_server(Signal::SIGKILL)?;
+    clone.send_byte();
+    bed.must_pass(pid)
+}
+
+/// What the kernel cannot do with such files is refused.
+fn refused_policy() -> Outcome {
+    let mut bed = Bed::set("policy")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    for policy in ["moa", "hybrid", "copy"] {
+        let said = bed.refused(bed.restore(&image, &["--tiering", policy])?)?;
+        demand(said.contains("--copy-images"), "a refusal with its remedy", &said)?;
+    }
+    Ok(())
+}
+
+/// A clone of a far image is checkpointed into a pool, and is a process like any other there.
+fn clone_of_a_clone() -> Outcome {
+    let mut bed = Bed::set("again")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (mut clone, pid) = bed.detached(&image, &["--no-prefetch"])?;
+    clone.send(b"t");
+    clone.await_line("NOTE touched 1")?;
+    let again = format!("{image}-2");
+    let mut command = farfork::checkpoint(&bed.pool, pid.cast_unsigned(), &again, &[])?;
+    command.env(farfork::RUN, &bed.run);
+    farfork::must_run(command)?;
+    // Without far memory, from here on.
+    clone.send_byte();
+    bed.must_pass(pid)?;
+    bed.signal_server(Signal::SIGKILL)?;
+    let mut command = farfork::restore(&bed.pool, &again, &[])?;
+    Subject::start("clone", &mut command, Duration::from_secs(30))?.must_pass()
 }

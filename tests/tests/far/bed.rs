@@ -172,13 +172,16 @@ impl Bed {
     /// A detached clone, its pid, and what has its pipes.
     pub fn detached(&self, image: &str, more: &[&str]) -> Outcome<(Subject, i32)> {
         let mut clone = self.clone(image, &[&["--detach"], more].concat())?;
+        let pid = self.pid_of(&mut clone)?;
+        Ok((clone, pid))
+    }
+
+    /// The pid that a detached restore prints.
+    pub fn pid_of(&self, clone: &mut Subject) -> Outcome<i32> {
         clone.leave()?;
         clone.hear(Duration::from_millis(50));
         let pid = clone.transcript().lines().find_map(|line| line.trim().parse().ok());
-        match pid {
-            Some(pid) => Ok((clone, pid)),
-            None => clone.fail("no pid"),
-        }
+        pid.map_or_else(|| clone.fail("no pid"), Ok)
     }
 
     /// `farfork wait --json`, and how long it took.
@@ -235,9 +238,10 @@ impl Bed {
         Ok((number("fetched_bytes")?, number("bytes")?))
     }
 
-    /// The far process.
-    pub fn far_process(&self) -> Outcome<nix::unistd::Pid> {
-        let pid = self.status()?["pid"].as_i64().unwrap_or_default();
+    /// The far process (`pid`), or its holder (`holder_pid`).
+    pub fn far_process(&self, which: &str) -> Outcome<nix::unistd::Pid> {
+        let pid = self.status()?[which].as_i64();
+        let pid = pid.ok_or_else(|| Trouble::during("far status", format!("no {which}")))?;
         Ok(nix::unistd::Pid::from_raw(pid as i32))
     }
 }
@@ -251,7 +255,7 @@ impl Drop for Bed {
         let end =
             |pid: nix::unistd::Pid| nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         let _ = testbed::end_agent(&self.run.join("local.sock"));
-        if let Ok(pid) = self.far_process() {
+        if let Ok(pid) = self.far_process("holder_pid") {
             let _ = end(pid);
         }
         for side in ["a", "b"] {

@@ -27,6 +27,8 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::system_call", missing(), system_call);
     tests.add("far::clone_killed_while_it_waits", missing(), clone_killed_while_it_waits);
     tests.add("far::far_process_killed", missing(), far_process_killed);
+    tests.add("far::far_process_killed_often", missing(), far_process_killed_often);
+    tests.add("far::holder_killed", missing(), holder_killed);
     tests.add("far::wrong_key", missing(), wrong_key);
     tests.add("far::changed_image", missing(), changed_image);
     tests.add("far::other_image", missing(), other_image);
@@ -112,11 +114,51 @@ fn clone_killed_while_it_waits() -> Outcome {
     demand(end["signal"] == Signal::SIGKILL as i32, "the signal", &end)
 }
 
-/// The kernel ends what waits for a far process that is gone; the next restore starts another one.
+/// What was asked of a far process that is killed is answered by the next one.
 fn far_process_killed() -> Outcome {
     let mut bed = Bed::set("process")?;
+    let (mut clone, pid, _) = scene(&mut bed)?;
+    // The clone waits for a page that the far process has asked for.
+    bed.signal_server(Signal::SIGSTOP)?;
+    clone.send_byte();
+    std::thread::sleep(DEADLINE / 4);
+    let first = bed.far_process("pid")?;
+    kill(first, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    bed.signal_server(Signal::SIGCONT)?;
+    bed.must_pass(pid)?;
+    demand(bed.far_process("pid")? != first, "another far process", &first)
+}
+
+/// Several clones read while one far process after the other is killed.
+fn far_process_killed_often() -> Outcome {
+    let mut bed = Bed::set("often")?;
+    let (first, pid, image) = scene(&mut bed)?;
+    let mut clones = vec![(first, pid)];
+    for _ in 0..2 {
+        clones.push(bed.detached(&image, &["--no-prefetch"])?);
+    }
+    for (clone, _) in &mut clones {
+        clone.send_byte();
+    }
+    // As often as a holder accepts it in so short a time.
+    for kills in 1..=5 {
+        let Ok(far) = bed.far_process("pid") else {
+            // The next one does not listen yet.
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        kill(far, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+        std::thread::sleep(Duration::from_millis(5 * kills));
+    }
+    clones.iter().try_for_each(|(_, pid)| bed.must_pass(*pid))
+}
+
+/// The kernel ends what waits for a file system that is gone; the next restore mounts it anew.
+fn holder_killed() -> Outcome {
+    let mut bed = Bed::set("holder")?;
     let (mut clone, pid, image) = scene(&mut bed)?;
-    kill(bed.far_process()?, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    let holder = bed.far_process("holder_pid")?;
+    kill(holder, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
     clone.send_byte();
     let (end, took) = bed.wait(pid)?;
     demand(took < MARGIN && end["signal"] == libc_sigbus(), "SIGBUS at once", &(end, took))?;
@@ -143,7 +185,9 @@ fn wrong_key() -> Outcome {
     demand(bed.status()?["reads"] == 0, "no read", &bed.status()?)?;
     write(b"not a key")?;
     let said = bed.refused(bed.restore(&image, &[])?)?;
-    demand(said.contains("is not a key of far memory"), "a refusal", &said)
+    demand(said.contains("is not a key of far memory"), "a refusal", &said)?;
+    write(&right)?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
 }
 
 /// The image's file on the serving node, which nothing should ever write to.

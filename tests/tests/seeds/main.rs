@@ -17,11 +17,12 @@ type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [Case; 9] = [
+    let all: [Case; 10] = [
         ("c_program", c_program),
         ("python", python),
         ("invisible_to_its_parent", invisible_to_its_parent),
         ("handles", handles),
+        ("second_hop", second_hop),
         ("reclaimed", reclaimed),
         ("expired", expired),
         ("parent_killed", parent_killed),
@@ -148,6 +149,27 @@ fn handles() -> Outcome {
     let status = bed.status(&seed)?;
     demand(status["served_bytes"] == 0 && status["resumes"] == 0, "no read", &status)?;
     bed.resume(&seed, &[])?.must_pass()?;
+    parent.must_pass()
+}
+
+/// A clone is prepared where it runs, and its clone fetches from there what was fetched or not.
+fn second_hop() -> Outcome {
+    let bed = Bed::set("hop")?;
+    let mut parent = bed.parent(&memory())?;
+    let seed = bed.prepare(&parent, &[])?;
+    let (mut clone, pid) = waiting(&bed, &seed)?;
+    let pid_word = pid.to_string();
+    let arguments = ["prepare", "--json", "--listen", "10.78.0.2", "--pid", &pid_word];
+    let report = bed.json(AWAY, &arguments)?;
+    let handle = report["handle"].as_str().unwrap_or_default();
+    order(&mut clone, b"c")?;
+    let mut command = bed.on(HOME, &["resume", handle, "--no-prefetch"])?;
+    let mut next = Subject::start("clone of a clone", &mut command, Duration::from_secs(30))?;
+    next.must_pass()?;
+    let seen = next.after("GENERATION");
+    demand(seen == ["1"], "the first generation", &seen)?;
+    clone.send_byte();
+    demand(bed.wait(pid)?["status"] == 0, "a clone that passes", &())?;
     parent.must_pass()
 }
 

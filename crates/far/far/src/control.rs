@@ -57,6 +57,8 @@ pub struct Status {
     pub source: String,
     /// Pid of the far process, as it sees itself.
     pub pid: u32,
+    /// Pid of its holder.
+    pub holder_pid: u32,
     /// Reads of the kernel.
     pub reads: u64,
     /// Those that failed.

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use farfork_sys::words;
 use farfork_types::{Cid, PAGE_BYTES};
 use fuse_backend_rs::abi::fuse_abi::{Attr, FsOptions, OpenOptions, stat64};
 use fuse_backend_rs::api::filesystem::{Context, DirEntry, Entry, FileSystem, ZeroCopyWriter};
 
 use crate::failures::{Failure, Recorder, now_unix_us};
+use crate::known;
 use crate::source::{Cause, FarImage, Source};
 
 /// The directory's inode, by the protocol.
@@ -27,6 +30,8 @@ pub struct FarImages {
     owner: (u32, u32),
     pub reads: AtomicU64,
     pub failed_reads: AtomicU64,
+    /// Where images are noted for the next far process.
+    notes: PathBuf,
 }
 
 struct Known {
@@ -35,15 +40,25 @@ struct Known {
     next: u64,
 }
 
+impl Known {
+    fn add(&mut self, inode: u64, image: Arc<FarImage>) {
+        self.next = self.next.max(inode + 1);
+        self.by_cid.insert(image.cid, inode);
+        self.by_inode.insert(inode, image);
+    }
+}
+
 impl FarImages {
-    /// No images known yet. Inodes begin with a number that no earlier mount had: a device's number comes
+    /// The images that an earlier far process of this mount has noted at `notes`. New inodes begin with a number that no earlier mount had: a device's number comes
     /// again, and the agent knows files by both.
-    pub fn new(source: Source, failures: Recorder) -> FarImages {
+    pub fn new(source: Source, failures: Recorder, notes: PathBuf) -> FarImages {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (by_inode, by_cid, next) = (BTreeMap::new(), BTreeMap::new(), now_unix_us());
-        let known = RwLock::new(Known { by_inode, by_cid, next });
+        let mut known =
+            Known { by_inode: BTreeMap::new(), by_cid: BTreeMap::new(), next: now_unix_us() };
+        known::all(&notes).into_iter().for_each(|(inode, image)| known.add(inode, Arc::new(image)));
+        let known = RwLock::new(known);
         let (reads, failed_reads) = (AtomicU64::new(0), AtomicU64::new(0));
-        FarImages { source, failures, known, owner, reads, failed_reads }
+        FarImages { source, failures, known, owner, reads, failed_reads, notes }
     }
 
     /// The images that were asked for.
@@ -71,9 +86,9 @@ impl FarImages {
             return Ok((inode, Arc::clone(before)));
         }
         let (inode, image) = (known.next, Arc::new(found));
-        known.next += 1;
-        known.by_cid.insert(image.cid, inode);
-        known.by_inode.insert(inode, Arc::clone(&image));
+        known::note(&self.notes, inode, &image)
+            .map_err(|error| format!("cannot note the image: {}", words::of(&error)))?;
+        known.add(inode, Arc::clone(&image));
         Ok((inode, image))
     }
 
@@ -120,9 +135,9 @@ impl FarImages {
         attributes.into()
     }
 
-    fn fetch(&self, pid: i32, image: &FarImage, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    fn fetch(&self, pid: i32, image: &FarImage, offset: u64, bytes: u32) -> io::Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.source.read(image, offset, into).map_err(|cause| {
+        self.source.read(image, offset, bytes).map_err(|cause| {
             self.failed_reads.fetch_add(1, Ordering::Relaxed);
             let failure = Failure {
                 unix_us: now_unix_us(),
@@ -216,11 +231,10 @@ impl FileSystem for FarImages {
         _: u32,
     ) -> io::Result<usize> {
         let image = self.image(inode)?;
-        let bytes = image.bytes.saturating_sub(offset).min(u64::from(size)) as usize;
-        let mut into = vec![0; bytes];
-        self.fetch(context.pid, &image, offset, &mut into)?;
-        w.write_all(&into)?;
-        Ok(bytes)
+        let bytes = image.bytes.saturating_sub(offset).min(u64::from(size)) as u32;
+        let read = self.fetch(context.pid, &image, offset, bytes)?;
+        w.write_all(&read)?;
+        Ok(read.len())
     }
 
     fn opendir(&self, _: &Context, _: u64, _: u32) -> io::Result<(Option<u64>, OpenOptions)> {

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  node with the pool                     node without it
-//!  farfork far serve                      farfork far mount: the far process, one for each source
+//!  farfork far serve                      farfork far mount: the holder ─► far process, for each source
 //!    server ── regions ◄── tcp ────────── source ─► filesystem ─► DIR/images/CID    (FUSE)
 //!    pools     catalog                     control     failures    ▲ maps: clones   ▲ reads: prefetch
 //! ```
-//! Vocabulary: a *source* is a serving node. The *far process* reads from it and serves the file system. The
-//! *far pool* is a pool directory of the node whose `images` is that file system: all that the agent knows of
+//! Vocabulary: a *source* is a serving node. The *holder* mounts the file system and keeps its
+//! device; the *far process* reads from the source and answers. The *far pool* is a pool directory of the node whose `images` is that file system: all that the agent knows of
 //! pools holds for it, and what is learnt about an image lies beside it.
 //!
 //! Invariants:
@@ -19,7 +19,9 @@ pub mod control;
 mod error;
 pub mod failures;
 mod filesystem;
+pub mod holder;
 mod keyfile;
+mod known;
 mod mount;
 pub mod place;
 pub mod prefetch;
@@ -30,5 +32,5 @@ pub mod start;
 
 pub use error::FarError;
 pub use keyfile::{key_at, new_key_at, write_key_at};
-pub use mount::{MountSettings, serve_mount};
+pub use mount::{FarProcessSettings, run_far_process};
 pub use server::FarServer;

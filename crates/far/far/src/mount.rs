@@ -1,4 +1,4 @@
-//! The far process: mounts the file system, answers its requests and those of commands.
+//! The far process: answers the requests of the file system and those of commands.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,15 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farfork_fabric::SharedKey;
-use farfork_pool::Pool;
 use farfork_sys::words;
-use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use farfork_types::{Cid, PAGE_BYTES};
 use fuse_backend_rs::api::server::Server;
-use fuse_backend_rs::transport::{FuseBuf, FuseDevWriter, FuseSession, Reader, Writer};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use fuse_backend_rs::transport::{FuseBuf, FuseDevWriter, Reader, Writer};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::control::{Answer, Ask, ImageStatus, Status, write_line};
 use crate::error::FarError;
@@ -33,19 +31,16 @@ use crate::source::{Cause, FarImage, Source};
 const THREADS: usize = 32;
 /// How often an idle far process looks whether it can go.
 const LOOK: Duration = Duration::from_millis(500);
-/// What stands as the source of the mount.
-const FS_NAME: &str = "farfork";
-/// Size of the far pool's own directory, in which only what is learnt about images lies.
-const POOL_BYTES: u64 = 64 * CHUNK_BYTES;
-
-/// What a far process mounts.
-pub struct MountSettings {
-    /// Where.
+/// The largest request or answer: 256 pages and what stands before them.
+const BUFFER_BYTES: usize = 257 * PAGE_BYTES as usize;
+/// What a far process serves.
+pub struct FarProcessSettings {
+    /// Where it is mounted.
     pub place: Place,
     /// Address of the serving node.
     pub address: String,
-    /// The key that both have.
-    pub key: SharedKey,
+    /// File of the key that both have.
+    pub key: PathBuf,
     /// After so long a read that is not answered fails.
     pub deadline: Duration,
     /// After so long without a clone and without a search it unmounts and exits.
@@ -65,66 +60,58 @@ struct FarProcess {
     asked: Mutex<Instant>,
 }
 
-/// Mounts, calls `ready`, and serves until a command stops it.
+/// Answers the kernel, whose device is standard input, and commands, until one of these stops it. One that
+/// takes over has the kernel send again what the last far process has not answered.
 ///
 /// # Errors
-/// The pool cannot be made, or the file system not mounted.
-pub fn serve_mount(settings: MountSettings, ready: impl FnOnce()) -> Result<(), FarError> {
-    let MountSettings { place, address, key, deadline, idle, prefetch } = settings;
-    let mounted = place.images();
-    // What an earlier far process has left does not answer any more.
-    while unmount(&mounted, UnmountFlags::DETACH).is_ok() {}
-    if Pool::open(&place.pool()).is_err() {
-        Pool::create(&place.pool(), POOL_BYTES)?;
-    }
+/// Standard input is not a device, or the socket cannot be made.
+pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result<(), FarError> {
+    // Without the holder the device would stay open, and requests would wait that no process answers.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let FarProcessSettings { place, address, key, deadline, idle, prefetch } = settings;
     let source = Source::new(&address, key, deadline);
-    let images = Arc::new(FarImages::new(source, Recorder::new(&place.pool())));
-    let mut session = FuseSession::new(&mounted, FS_NAME, "farfork", true).map_err(process)?;
-    session.mount().map_err(process)?;
-    let device = session.get_fuse_file().ok_or_else(|| process("it has no device"))?;
-    let device = device.try_clone().map_err(FarError::io("mount far memory on", &mounted))?;
-    let failed = FarError::io("mount far memory on", &mounted);
-    blocking(&device)
-        .and_then(|()| answer_kernel(&device, session.bufsize(), &images))
-        .map_err(failed)?;
+    let images = FarImages::new(source, Recorder::new(&place.pool()), place.known());
+    let images = Arc::new(images);
+    let mounted = place.images();
+    let failed = || FarError::io("answer requests for", &mounted);
+    let device = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed())?);
+    answer_kernel(&device, &images, takes_over).map_err(failed())?;
     let socket = place.socket();
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).map_err(FarError::io("listen at", &socket))?;
-    ready();
     let (begun, asked) = (Mutex::default(), Mutex::new(Instant::now()));
     let far = Arc::new(FarProcess { images, place, prefetch, begun, asked });
     if let Some(idle) = idle {
         let far = Arc::clone(&far);
         let thread = std::thread::Builder::new().name("far-idle".to_owned());
-        thread.spawn(move || far.exit_when_idle(idle)).map_err(process)?;
+        thread.spawn(move || far.exit_when_idle(idle)).map_err(failed())?;
     }
     far.answer_commands(&listener);
     Ok(())
 }
 
-fn process(reason: impl std::fmt::Display) -> FarError {
-    FarError::Process(format!("cannot mount far memory: {reason}"))
-}
-
-/// Threads wait in reads of the device: the kernel wakes one of them for each request.
-fn blocking(device: &File) -> io::Result<()> {
-    let flags = fcntl_getfl(device)?;
-    Ok(fcntl_setfl(device, flags - OFlags::NONBLOCK)?)
-}
-
 /// Starts the threads that answer requests, until the file system is unmounted.
-fn answer_kernel(device: &File, buffer: usize, images: &Arc<FarImages>) -> io::Result<()> {
+fn answer_kernel(device: &File, images: &Arc<FarImages>, takes_over: bool) -> io::Result<()> {
     let server = Arc::new(Server::new(Arc::clone(images)));
+    if takes_over {
+        let mut answer = vec![0; BUFFER_BYTES];
+        let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut answer);
+        let sent = writer
+            .map_err(io::Error::other)
+            .and_then(|writer| server.notify_resend(writer).map_err(io::Error::other));
+        // A kernel before 6.9 cannot: what waits there would wait for ever, so the file system must go.
+        sent?;
+    }
     for _ in 0..THREADS {
         let (device, server) = (device.try_clone()?, Arc::clone(&server));
         let thread = std::thread::Builder::new().name("far-answer".to_owned());
-        thread.spawn(move || answer_requests(&device, buffer, &server))?;
+        thread.spawn(move || answer_requests(&device, &server))?;
     }
     Ok(())
 }
 
-fn answer_requests(device: &File, buffer: usize, server: &Server<Arc<FarImages>>) {
-    let (mut request, mut answer) = (vec![0; buffer], vec![0; buffer]);
+fn answer_requests(device: &File, server: &Server<Arc<FarImages>>) {
+    let (mut request, mut answer) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
     loop {
         let bytes = match rustix::io::read(device.as_fd(), &mut request) {
             Ok(bytes) => bytes,
@@ -218,6 +205,7 @@ impl FarProcess {
         Status {
             source: self.images.source.name(),
             pid: std::process::id(),
+            holder_pid: getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned()),
             reads: self.images.reads.load(Ordering::Relaxed),
             failed_reads: self.images.failed_reads.load(Ordering::Relaxed),
             images: self.images.images().iter().map(image).collect(),

@@ -5,6 +5,7 @@
 //!    lock                   held while a far process is being started
 //!    socket                 what the far process listens at
 //!    log                    what it prints
+//!    known                  the images that the mount has
 //!    pool/                  a pool; pool/images is the mounted file system
 //! ```
 
@@ -57,6 +58,11 @@ impl Place {
     /// Where the far process listens.
     pub fn socket(&self) -> PathBuf {
         self.0.join("socket")
+    }
+
+    /// What images the mount has.
+    pub(crate) fn known(&self) -> PathBuf {
+        self.0.join("known")
     }
 
     pub(crate) fn lock(&self) -> PathBuf {

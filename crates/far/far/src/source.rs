@@ -1,13 +1,15 @@
 //! Reads of images from their serving node: connections come and go, images stay the same.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
-use farfork_fabric::{Fabric, FabricError, Refusal, RegionKey, SharedKey};
+use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment};
 use farfork_types::{Cid, PAGE_BYTES};
 
+use crate::keyfile::key_at;
 use crate::protocol::{self, Found, PageRange, Question};
 
 /// Between two attempts to connect.
@@ -22,7 +24,8 @@ pub type Cause = String;
 /// A serving node.
 pub struct Source {
     address: String,
-    key: SharedKey,
+    /// The file of the shared key. It is read for each connection: a wrong key can be put right.
+    key: PathBuf,
     deadline: Duration,
     link: Mutex<Links>,
     /// The last failure of the whole source.
@@ -56,6 +59,17 @@ pub struct FarImage {
 }
 
 impl FarImage {
+    /// An image that was found before. Its key is asked for when it is read.
+    pub fn known(cid: Cid, bytes: u64, modified_unix_ns: u64, first_page: Vec<u8>) -> FarImage {
+        let key = Mutex::new((0, RegionKey::from_bytes(&[0; RegionKey::BYTES])));
+        FarImage { cid, bytes, modified_unix_ns, fetched_bytes: AtomicU64::new(0), first_page, key }
+    }
+
+    /// Its beginning.
+    pub fn first_page(&self) -> &[u8] {
+        &self.first_page
+    }
+
     /// Whether another answer of a source means the same bytes.
     pub fn is_same(&self, other: &FarImage) -> bool {
         (self.cid, self.bytes, self.modified_unix_ns, &self.first_page)
@@ -75,7 +89,7 @@ enum Failed {
 
 impl Source {
     /// A source at this address. Each read and call ends within `deadline`.
-    pub fn new(address: &str, key: SharedKey, deadline: Duration) -> Source {
+    pub fn new(address: &str, key: PathBuf, deadline: Duration) -> Source {
         let (link, failed) = (Mutex::default(), Mutex::default());
         Source { address: address.to_owned(), key, deadline, link, failed }
     }
@@ -116,24 +130,25 @@ impl Source {
         })
     }
 
-    /// Fills `into` with bytes of an image. The range lies within the image.
-    pub fn read(&self, image: &FarImage, offset: u64, into: &mut [u8]) -> Result<(), Cause> {
-        self.within_deadline(|deadline| {
+    /// Bytes of an image, at most [`MAX_SEGMENT_BYTES`](farfork_fabric::MAX_SEGMENT_BYTES). The range lies
+    /// within the image.
+    pub fn read(&self, image: &FarImage, offset: u64, bytes: u32) -> Result<Vec<u8>, Cause> {
+        let read = self.within_deadline(|deadline| {
             let link = self.link(deadline)?;
             let key = self.key_of(image, &link, deadline)?;
-            let read = link.fabric.read(key, offset, into, deadline);
-            if let Err(FabricError::Refused {
-                refusal: Refusal::UnknownRegion | Refusal::StaleKey,
-                ..
-            }) = &read
-            {
-                // The key of the next attempt is a new one.
-                locked(&image.key).0 = 0;
-            }
-            read.map_err(|error| self.failure(&link, error))
+            let segment = Segment { key, offset, bytes };
+            let read = link.fabric.submit(&[segment], deadline).and_then(Batch::wait);
+            let read = read.map_err(|error| {
+                if is_of_key(&error) {
+                    // The key of the next attempt is a new one.
+                    locked(&image.key).0 = 0;
+                }
+                self.failure(&link, error)
+            })?;
+            Ok(read.into_iter().next().unwrap_or_default())
         })?;
-        image.fetched_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
-        Ok(())
+        image.fetched_bytes.fetch_add(read.len() as u64, Ordering::Relaxed);
+        Ok(read)
     }
 
     fn within_deadline<T>(
@@ -186,13 +201,12 @@ impl Source {
             return Err(Failed::Source(FabricError::DeadlinePassed { peer }.to_string()));
         }
         let settings = ClientSettings { timeout, ..ClientSettings::default() };
+        let shared = key_at(&self.key).map_err(|error| Failed::Source(error.to_string()))?;
         let fabric =
-            TcpFabric::connect(&self.address, &self.key, settings).map_err(
-                |error| match error {
-                    FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
-                    _ => Failed::Source(error.to_string()),
-                },
-            )?;
+            TcpFabric::connect(&self.address, &shared, settings).map_err(|error| match error {
+                FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
+                _ => Failed::Source(error.to_string()),
+            })?;
         links.count += 1;
         let link = Link { fabric: Arc::new(fabric), number: links.count };
         links.current = Some(link.clone());
@@ -262,6 +276,12 @@ impl Source {
         *known = (link.number, key);
         Ok(key)
     }
+}
+
+/// Whether the server does not know a key any more.
+fn is_of_key(error: &FabricError) -> bool {
+    let stale = [Refusal::UnknownRegion, Refusal::StaleKey];
+    matches!(error, FabricError::Refused { refusal, .. } if stale.contains(refusal))
 }
 
 fn odd_answer() -> Failed {

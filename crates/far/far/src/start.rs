@@ -78,7 +78,7 @@ pub fn ensure(place: &Place, command: &[OsString]) -> Result<(), FarError> {
     let begun = Instant::now();
     while begun.elapsed() < START_TIMEOUT {
         let ended = child.try_wait().map_err(failed())?;
-        if status(place).is_ok_and(|status| status.pid == child.id()) {
+        if status(place).is_ok_and(|status| status.holder_pid == child.id()) {
             std::thread::spawn(move || child.wait());
             return Ok(());
         }

@@ -25,6 +25,7 @@ mod program;
 mod protocol;
 mod report;
 mod samples;
+mod seeds;
 mod stats;
 mod subject;
 mod testbed;
@@ -81,6 +82,8 @@ pub enum Benchmark {
     Latency,
     /// Objects in shared memory against mimalloc.
     Objects,
+    /// Forks from a live process against checkpoints and local forks.
+    Seeds,
     /// Images of another node.
     Far,
     /// Virtual machines from snapshots.
@@ -98,6 +101,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Gateway => porter::gateway::run(options),
         Benchmark::Latency => latency::run(options),
         Benchmark::Objects => objects::run(options),
+        Benchmark::Seeds => seeds::run(options),
         Benchmark::Far => far::run(options),
         Benchmark::Vm => vm::run(options),
     }

@@ -46,6 +46,8 @@ enum Name {
     Latency,
     /// Objects in shared memory against mimalloc: allocate, free, send, receive.
     Objects,
+    /// Forks from a live process: prepare, resume, against checkpoints, local forks and clones from a pool.
+    Seeds,
     /// Images of another node: reads, and clones with and without what is cached.
     Far,
     /// Virtual machines from snapshots: from the restore to the end of a walk through their memory.
@@ -63,6 +65,7 @@ impl Name {
             Name::Gateway => Benchmark::Gateway,
             Name::Latency => Benchmark::Latency,
             Name::Objects => Benchmark::Objects,
+            Name::Seeds => Benchmark::Seeds,
             Name::Far => Benchmark::Far,
             Name::Vm => Benchmark::Vm,
         }

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +10,9 @@ use std::time::Duration;
 
 use farfork_far::control::Status;
 use farfork_far::place::Place;
-use farfork_far::{FarServer, MountSettings, key_at, new_key_at, prefetch, serve_mount, start};
+use farfork_far::{
+    FarProcessSettings, FarServer, holder, key_at, new_key_at, prefetch, run_far_process, start,
+};
 use farfork_node::paths;
 use farfork_types::Cid;
 
@@ -39,6 +40,15 @@ pub(crate) enum Command {
     /// Mount the images of a source. "farfork restore --far" starts this by itself.
     #[command(hide = true)]
     Mount(MountArgs),
+    /// Answer the reads of a mount, whose device is standard input. "farfork far mount" starts this.
+    #[command(hide = true)]
+    Answer {
+        #[command(flatten)]
+        mount: MountArgs,
+        /// Go on where an earlier process was killed.
+        #[arg(long)]
+        take_over: bool,
+    },
     /// Read pages of a far image, which stand on standard input.
     #[command(hide = true)]
     Prefetch {
@@ -116,6 +126,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             Ok(ExitCode::SUCCESS)
         }
         Command::Mount(args) => mount(args),
+        Command::Answer { mount, take_over } => answer(mount, *take_over),
         Command::Prefetch { path } => {
             prefetch::run(path)?;
             Ok(ExitCode::SUCCESS)
@@ -155,15 +166,21 @@ fn key_path(given: Option<&Path>) -> PathBuf {
 }
 
 fn mount(args: &MountArgs) -> CommandResult {
-    let settings = MountSettings {
+    let place = Place::at(&args.place);
+    holder::hold(&place, &args.command("answer")?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(args: &MountArgs, take_over: bool) -> CommandResult {
+    let settings = FarProcessSettings {
         place: Place::at(&args.place),
         address: args.source.clone(),
-        key: key_at(&args.key)?,
+        key: args.key.clone(),
         deadline: Duration::from_millis(args.deadline_ms),
         idle: args.idle_s.map(Duration::from_secs),
         prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
     };
-    serve_mount(settings, || {})?;
+    run_far_process(settings, take_over)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -192,6 +209,41 @@ fn status(json: bool) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+impl MountArgs {
+    /// This program with these arguments, as another command.
+    fn command(&self, name: &str) -> std::io::Result<Vec<OsString>> {
+        let mut command: Vec<OsString> = vec![
+            std::env::current_exe()?.into(),
+            "far".into(),
+            name.into(),
+            "--place".into(),
+            self.place.clone().into(),
+            "--source".into(),
+            self.source.clone().into(),
+            "--key".into(),
+            self.key.clone().into(),
+            "--deadline-ms".into(),
+            self.deadline_ms.to_string().into(),
+        ];
+        if let Some(idle_s) = self.idle_s {
+            command.extend(["--idle-s".into(), idle_s.to_string().into()]);
+        }
+        Ok(command)
+    }
+}
+
+/// What starts a far process that serves `place` until it has had no clones for `idle_s`.
+pub(crate) fn mount_while_used(
+    place: &Place,
+    source: String,
+    key: PathBuf,
+    deadline_ms: u64,
+    idle_s: u64,
+) -> std::io::Result<Vec<OsString>> {
+    let (place, idle_s) = (place.directory().to_owned(), Some(idle_s));
+    MountArgs { place, source, key, deadline_ms, idle_s }.command("mount")
+}
+
 impl FarArgs {
     /// The far pool and the image in it, if the image comes from another node.
     pub(crate) fn find(&self, image: &str) -> Result<Option<FarPool>, Box<dyn Error>> {
@@ -200,28 +252,16 @@ impl FarArgs {
         let key = std::path::absolute(key_path(self.key.as_deref()))?;
         // A key that cannot be used is reported here.
         key_at(&key)?;
-        let command = mount_command(&place, source, &key, self.far_deadline_ms, None)?;
+        let mount = MountArgs {
+            place: place.directory().to_owned(),
+            source: source.clone(),
+            key,
+            deadline_ms: self.far_deadline_ms,
+            idle_s: None,
+        };
+        let command = mount.command("mount")?;
         start::ensure(&place, &command)?;
         let cid = start::find(&place, image, !self.no_prefetch)?;
         Ok(Some(FarPool { path: place.pool(), cid: cid.parse()? }))
     }
-}
-
-/// What starts a far process that serves `place`; with `idle_s`, until it has had no clones for so long.
-pub(crate) fn mount_command(
-    place: &Place,
-    source: &str,
-    key: &Path,
-    deadline_ms: u64,
-    idle_s: Option<u64>,
-) -> io::Result<Vec<OsString>> {
-    let mut command = vec![std::env::current_exe()?.into_os_string()];
-    command.extend(["far", "mount", "--place"].map(OsString::from));
-    command.extend([place.directory().into(), "--source".into(), source.into()]);
-    command.extend(["--key".into(), key.into()]);
-    command.extend(["--deadline-ms".into(), deadline_ms.to_string().into()]);
-    if let Some(idle_s) = idle_s {
-        command.extend(["--idle-s".into(), idle_s.to_string().into()]);
-    }
-    Ok(command)
 }

@@ -14,12 +14,19 @@ pub(crate) struct Group {
 }
 
 /// All commands but the hidden ones, in the order of the help.
-pub(crate) const GROUPS: [Group; 4] = [
+pub(crate) const GROUPS: [Group; 5] = [
     Group {
         title: "Processes and clones",
         commands: &["run", "checkpoint", "restore", "ps", "wait", "kill", "promote", "ghost"],
     },
-    Group { title: "Images, pools and regions", commands: &["images", "hot", "pool", "region"] },
+    Group {
+        title: "Forks of live processes",
+        commands: &["prepare", "resume", "reclaim", "seeds"],
+    },
+    Group {
+        title: "Images, pools and regions",
+        commands: &["images", "hot", "pool", "region", "far"],
+    },
     Group {
         title: "Platform",
         commands: &[

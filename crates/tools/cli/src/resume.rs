@@ -12,7 +12,7 @@ use farfork_node::paths;
 use farfork_seed::handle::Handle;
 use farfork_types::Cid;
 
-use crate::far::mount_command;
+use crate::far::mount_while_used;
 use crate::restore::{CloneArgs, Fetched, attend};
 use crate::{CommandResult, seeds, usage_error};
 
@@ -66,7 +66,7 @@ fn find(args: &Args, place: &Place) -> Result<Cid, Box<dyn Error>> {
         let key = directory.join("key");
         write_key_at(&key, &handle.shared_key())?;
         let source = handle.address.to_string();
-        let command = mount_command(place, &source, &key, args.far_deadline_ms, Some(KEPT_S))?;
+        let command = mount_while_used(place, source, key, args.far_deadline_ms, KEPT_S)?;
         start::ensure(place, &command)?;
     }
     Ok(start::find(place, &id, prefetch)?.parse()?)

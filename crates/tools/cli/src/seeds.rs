@@ -67,12 +67,16 @@ pub(crate) struct ListArgs {
 /// What `farfork prepare` asks of the keeper that it starts.
 #[derive(clap::Args)]
 pub(crate) struct KeeperArgs {
+    /// Pid of the process.
     #[arg(long)]
     pid: i32,
+    /// Seconds until the seed expires.
     #[arg(long)]
     expires: u64,
+    /// Where to listen.
     #[arg(long)]
     listen: Option<SocketAddr>,
+    /// When the user asked, in nanoseconds of the monotonic clock.
     #[arg(long)]
     requested_ns: u64,
 }

@@ -11,6 +11,8 @@ use super::wire::{HEADER_BYTES, MAX_FRAME_BYTES};
 /// Bytes of a frame's length, and of its tag.
 const LENGTH_BYTES: usize = 4;
 const TAG_BYTES: usize = 16;
+/// Lengths and small frames are read together; what is longer is read to its place.
+const READ_AHEAD_BYTES: usize = 8 << 10;
 /// A cipher's key should not seal more bytes than this (2^36 blocks of AES-GCM). The connection ends, and the
 /// next one has new keys.
 const MAX_SEALED_BYTES: u64 = 1 << 40;
@@ -36,7 +38,7 @@ pub struct Receiver {
 /// The two halves of a connection after its handshake.
 pub fn halves(stream: TcpStream, state: StatelessTransportState) -> io::Result<(Sender, Receiver)> {
     let state = Arc::new(state);
-    let reading = io::BufReader::with_capacity(256 << 10, stream.try_clone()?);
+    let reading = io::BufReader::with_capacity(READ_AHEAD_BYTES, stream.try_clone()?);
     let sender =
         Sender { stream, state: Arc::clone(&state), nonce: 0, sealed_bytes: 0, out: Vec::new() };
     let receiver = Receiver {
@@ -53,12 +55,16 @@ impl Sender {
     /// Sends frames in this order, at once. After an error the stream must not be used any more: part of a
     /// frame may have been sent.
     pub fn send<'f>(&mut self, frames: impl IntoIterator<Item = &'f [u8]>) -> io::Result<()> {
-        self.out.clear();
+        // The buffer keeps its length: what is overwritten in any case need not be zeroed each time.
+        let mut used = 0;
         for frame in frames {
-            let (at, sealed) = (self.out.len(), frame.len() + TAG_BYTES);
-            self.out.extend_from_slice(&(sealed as u32).to_le_bytes());
-            self.out.resize(at + LENGTH_BYTES + sealed, 0);
-            let into = &mut self.out[at + LENGTH_BYTES..];
+            let (at, sealed) = (used, frame.len() + TAG_BYTES);
+            used += LENGTH_BYTES + sealed;
+            if self.out.len() < used {
+                self.out.resize(used, 0);
+            }
+            let (length, into) = self.out[at..used].split_at_mut(LENGTH_BYTES);
+            length.copy_from_slice(&(sealed as u32).to_le_bytes());
             self.state.write_message(self.nonce, frame, into).map_err(not_sealed)?;
             self.nonce += 1;
             self.sealed_bytes += sealed as u64;
@@ -66,7 +72,7 @@ impl Sender {
         if self.sealed_bytes > MAX_SEALED_BYTES {
             return Err(io::Error::other("its keys have sealed as much as they should"));
         }
-        self.stream.write_all(&self.out)
+        self.stream.write_all(&self.out[..used])
     }
 
     /// Ends both directions, so that the receiver's waiting ends.
