@@ -46,13 +46,21 @@ pub struct Bed {
 impl Bed {
     pub fn new(pattern: &Pattern, parts: u64) -> Bed {
         let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let pool = Pool::create(&path("pool"), 64 << 20).unwrap();
-        let monitor = Monitor::start(pattern, parts).unwrap();
-        monitor.snapshot(&path("state"), &path("memory")).unwrap();
-        let (state, memory) = (path("state"), path("memory"));
-        let made = vm::import(&pool, None, &state, &memory, &mut |_, _, _| ()).unwrap();
-        let saved = std::fs::read(&memory).unwrap();
+        let [state, memory] = ["state", "memory"].map(|name| directory.path().join(name));
+        Monitor::start(pattern, parts).unwrap().snapshot(&state, &memory).unwrap();
+        Bed::import(directory, &state, &memory)
+    }
+
+    /// A snapshot that was taken elsewhere.
+    pub fn of_files(state: &Path, memory: &Path) -> Bed {
+        Bed::import(tempfile::tempdir().unwrap(), state, memory)
+    }
+
+    fn import(directory: tempfile::TempDir, state: &Path, memory: &Path) -> Bed {
+        let saved = std::fs::read(memory).unwrap();
+        let size = (saved.len() as u64).next_multiple_of(2 << 20) + (48 << 20);
+        let pool = Pool::create(&directory.path().join("pool"), size).unwrap();
+        let made = vm::import(&pool, None, state, memory, &mut |_, _, _| ()).unwrap();
         Bed { directory, pool, cid: made.cid, saved }
     }
 
