@@ -30,10 +30,10 @@ fn firecracker_restores_from_the_page_server() {
     let serving = bed.serve();
     let api = bed.path("api");
     let mut monitor = Command::new("firecracker").arg("--api-sock").arg(&api).spawn().unwrap();
-    let backend = format!(r#"{{"backend_type":"Uffd","backend_path":"{}"}}"#, serving.socket.display());
+    let backend =
+        format!(r#"{{"backend_type":"Uffd","backend_path":"{}"}}"#, serving.socket.display());
     let state = snapshot.join("state").display().to_string();
-    let body =
-        format!(r#"{{"snapshot_path":"{state}","mem_backend":{backend},"resume_vm":true}}"#);
+    let body = format!(r#"{{"snapshot_path":"{state}","mem_backend":{backend},"resume_vm":true}}"#);
     let answer = put(&mut monitor, &api, "/snapshot/load", &body);
     assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
     serving.wait(|event| matches!(event, Event::Started { .. }).then_some(()));
