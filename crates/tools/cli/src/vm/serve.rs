@@ -36,8 +36,8 @@ pub(super) fn run(pool: &Pool, image: &str, socket: &Path, record: Record) -> Co
     let cid = file.id.cid;
     let mut save = |accessed: Vec<u64>| {
         let bits = PageBits { accessed, ..PageBits::default() };
-        if let Err(error) = pool.add_users_bits(cid, &bits) {
-            eprintln!("farfork: the pages that the machine needed were not recorded: {error}");
+        if let Err(refused) = pool.add_users_bits(cid, &bits) {
+            eprintln!("farfork: the pages that the machine needed were not recorded: {refused}");
         }
     };
     let recording = Recording { record, known: pool.access(cid)?.accessed, save: &mut save };
