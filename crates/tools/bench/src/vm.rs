@@ -1,7 +1,8 @@
 //! Virtual machines from snapshots: `farfork bench vm`.
 //!
 //! ```text
-//!  rounds   for each walk: file │ plain │ farfork │ resident ─► ms from the restore to the guest's end
+//!  rounds   for each walk: file │ plain │ farfork-unrecorded │ farfork │ resident
+//!           ─► ms from the restore to the guest's end
 //! ```
 //! Invariants: the same guest of the mini VMM walks in the same order in each case, reads every word of the
 //! pages that it visits, and its result is checked. Which case comes first changes with each round. The
@@ -40,10 +41,13 @@ const NAME: &str = "bench/vm";
 const FILE: &str = "file";
 /// One page for each fault: a handler such as Firecracker's example.
 const PLAIN: &str = "plain";
+/// The page server, which knows nothing of the snapshot's pages.
+const UNRECORDED: &str = "farfork-unrecorded";
+/// The page server, after one machine with the same walk.
 const FARFORK: &str = "farfork";
 /// All of the memory was mapped before the clock starts: the bound.
 const RESIDENT: &str = "resident";
-const CASES: [&str; 4] = [FILE, PLAIN, FARFORK, RESIDENT];
+const CASES: [&str; 5] = [FILE, PLAIN, UNRECORDED, FARFORK, RESIDENT];
 
 const JUMPING: &str = "10 % of the pages, here and there";
 const IN_ORDER: &str = "10 % of the pages, in order";
@@ -96,7 +100,9 @@ fn goals(samples: &Samples) -> Vec<Goal> {
 
 struct Bench {
     directory: TempDir,
-    serve: Serve,
+    unrecorded: Serve,
+    /// One for each walk: the first machine of each, in the uncounted round, is recorded.
+    recorded: Vec<Serve>,
     handler: Handler,
     /// What is measured, and what the guest has to read.
     walks: Vec<(&'static str, Walk, u64)>,
@@ -115,7 +121,7 @@ impl Bench {
         let begun = Instant::now();
         let made = vm::import(&pool, Some("bench"), &state, &memory, &mut |_, _, _| ());
         let made = made.map_err(failed)?;
-        let name = NAME.parse().map_err(failed)?;
+        let name = format!("{NAME}:unrecorded").parse().map_err(failed)?;
         Catalog::of(&pool).set(&name, made.cid)?;
         let notes = vec![format!(
             "A memory of {} MiB, {:.1} % zeros; the image takes {:.1} MiB of the pool; imported in {:.0} ms. \
@@ -136,16 +142,24 @@ impl Bench {
         let mut expected =
             |(metric, walk)| Ok((metric, walk, monitor.walk(&walk).map_err(failed)?));
         let walks = walks.into_iter().map(&mut expected).collect::<Result<Vec<_>, BenchError>>()?;
-        let serve = Serve::start(directory.path())?;
+        let unrecorded = Serve::start(directory.path(), "unrecorded", &["--no-record"])?;
+        let start = |number: usize| {
+            // An image of its own, so that it has a record of its own.
+            let made = vm::import(&pool, Some("bench"), &state, &memory, &mut |_, _, _| ());
+            let name = format!("{NAME}:{number}").parse().map_err(failed)?;
+            Catalog::of(&pool).set(&name, made.map_err(failed)?.cid)?;
+            Serve::start(directory.path(), &number.to_string(), &[])
+        };
+        let recorded = (0..walks.len()).map(start).collect::<Result<Vec<_>, BenchError>>()?;
         let handler = Handler::start(&path("plain"), &memory)?;
-        Ok(Bench { directory, serve, handler, walks, notes })
+        Ok(Bench { directory, unrecorded, recorded, handler, walks, notes })
     }
 
     fn round(&self, round: usize, samples: &mut Samples) -> Result<(), BenchError> {
-        for (metric, walk, expected) in &self.walks {
+        for (number, (metric, walk, expected)) in self.walks.iter().enumerate() {
             for turn in 0..CASES.len() {
                 let case = CASES[(round + turn) % CASES.len()];
-                let (ms, found) = self.restore(case, walk)?;
+                let (ms, found) = self.restore(case, number, walk)?;
                 if found != *expected {
                     let reason = format!("{metric}: the guest has read other bytes");
                     return Err(BenchError::Answer { case: case.to_owned(), reason });
@@ -157,12 +171,13 @@ impl Bench {
     }
 
     /// Restores a machine and runs it to its end: milliseconds, and what it has read.
-    fn restore(&self, case: &str, walk: &Walk) -> Result<(f64, u64), BenchError> {
+    fn restore(&self, case: &str, number: usize, walk: &Walk) -> Result<(f64, u64), BenchError> {
         let path = |name: &str| self.directory.path().join(name);
         let memory = path("memory");
         let backing = match case {
             PLAIN => Backing::Uffd(&self.handler.socket),
-            FARFORK => Backing::Uffd(&self.serve.socket),
+            UNRECORDED => Backing::Uffd(&self.unrecorded.socket),
+            FARFORK => Backing::Uffd(&self.recorded[number].socket),
             RESIDENT => Backing::Resident(&memory),
             _ => Backing::File(&memory),
         };
@@ -185,11 +200,12 @@ struct Serve {
 }
 
 impl Serve {
-    fn start(directory: &Path) -> Result<Serve, BenchError> {
+    fn start(directory: &Path, tag: &str, options: &[&str]) -> Result<Serve, BenchError> {
         let program = program::farfork()?;
-        let socket = directory.join("farfork");
+        let socket = directory.join(format!("socket-{tag}"));
         let mut command = Command::new(&program);
-        command.args(["vm", "serve", NAME, "--socket"]).arg(&socket);
+        command.args(["vm", "serve"]).arg(format!("{NAME}:{tag}")).arg("--socket").arg(&socket);
+        command.args(options);
         command.env("FARFORK_POOL", directory.join("pool"));
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(io("start", &program))?;

@@ -257,6 +257,35 @@ fn a_guest_restores_from_serve_and_outlives_its_server() {
         assert!(text.contains(words), "no '{words}' in: {text}");
     }
     assert!(!Path::new(&bed.path("socket")).exists());
+    // The first machine has touched everything; what is recorded stays with the image.
+    let shown = |key: &str| bed.json(&["vm", "show", "a/vm", "--json"])[key].as_u64().unwrap();
+    assert_eq!(
+        (shown("cold_bytes"), shown("hot_bytes") + shown("zero_bytes")),
+        (0, shown("raw_bytes"))
+    );
+    bed.done(&["images", "reset-accessed", "a/vm"]);
+    assert_eq!(shown("hot_bytes"), 0);
+}
+
+#[test]
+fn a_name_of_processes_is_not_taken_over() {
+    let bed = Bed::new("names", "64M");
+    let mut sleeper = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    let made = bed.run(&["checkpoint", "--pid", &pid, "--name", "a/sleep"]);
+    let _ = sleeper.kill();
+    let _ = sleeper.wait();
+    if !made.status.success() {
+        return println!("skipped: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    let words = ["cannot import a virtual machine as a/sleep:latest", "checkpoint of processes"];
+    bed.fails(&["vm", "import", "--name", "a/sleep", "state", "memory"], &words);
+    let words = ["is a checkpoint of processes", "farfork restore"];
+    for command in [&["vm", "show", "a/sleep"][..], &["vm", "serve", "a/sleep", "--socket", "s"]] {
+        bed.fails(command, &words);
+    }
+    assert_eq!(bed.json(&["images", "list", "--json"])[0]["kind"], "processes");
+    assert_eq!(bed.json(&["pool", "info", "--json"])["images"].as_array().unwrap().len(), 1);
 }
 
 #[test]

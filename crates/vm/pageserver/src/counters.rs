@@ -13,6 +13,8 @@ pub struct Counters {
     pub zero_pages: u64,
     /// Pages, of both kinds, that were there before a fault asked for them.
     pub ahead_pages: u64,
+    /// Pages, of both kinds, that were replayed because machines before had needed them.
+    pub hot_pages: u64,
     /// Pages that the monitor has discarded.
     pub removed_pages: u64,
     /// Pages that could not be read, or that lie in no region.
@@ -23,9 +25,13 @@ pub struct Counters {
 
 impl std::fmt::Display for Counters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Counters { faults, copied_pages, zero_pages, ahead_pages, .. } = self;
+        let Counters { faults, copied_pages, zero_pages, ahead_pages, hot_pages, .. } = self;
         write!(f, "{faults} faults, {copied_pages} pages copied, {zero_pages} of zeros")?;
-        write!(f, ", {ahead_pages} of them ahead; {} discarded", self.removed_pages)?;
+        write!(
+            f,
+            ", {hot_pages} of them replayed, {ahead_pages} ahead; {} discarded",
+            self.removed_pages
+        )?;
         match self.poisoned_pages {
             0 => Ok(()),
             pages => write!(f, "; {pages} pages could not be read, and end in SIGBUS"),

@@ -18,11 +18,11 @@ const BUFFER_BYTES: usize = 2 << 20;
 
 /// Where pages come from.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// The snapshot.
-    pub snapshot: Snapshot,
+    pub(crate) snapshot: Snapshot,
     /// Its file.
-    pub file: ImageFile,
+    pub(crate) file: ImageFile,
 }
 
 /// What became of a range.

@@ -154,6 +154,14 @@ impl Regions {
         })
     }
 
+    /// The page at an offset of the memory file.
+    pub fn at_offset(&self, offset: u64) -> Option<Found> {
+        let has_it =
+            |region: &&Region| (region.offset..region.offset + region.size).contains(&offset);
+        let region = self.0.iter().find(has_it)?;
+        self.find(region.base_host_virt_addr + (offset - region.offset))
+    }
+
     /// Parts of the memory file that lie at the addresses from `start` to `end`.
     pub fn offsets(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().filter_map(move |region| {
@@ -298,6 +306,9 @@ mod tests {
         assert_eq!(parts, [(0, 0x2000), (0x1000, 0x10_1000)]);
         assert_eq!(regions.offsets(0x10_1000, 0x10_2000).next(), Some((0x1000, 0x2000)));
         assert_eq!(regions.offsets(0x10_2000, 0x70_0000).next(), None);
+        assert_eq!(regions.at_offset(0).unwrap().address, 0x10_0000);
+        assert_eq!(regions.at_offset(0x2000).unwrap().address, 0x70_1000);
+        assert_eq!(regions.at_offset(0x10_1000), None);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use rustix::net::RecvFlags;
 
 use crate::channel;
 use crate::handover::{HandOver, HandOverError, Region, Regions};
+use crate::hot::HotPages;
 use crate::ledger::Ledger;
 use crate::message::{Command, Report, VERSION};
 
@@ -39,6 +40,28 @@ const SIGNAL_BYTES: usize = 128;
 
 /// Starts a server: a process that calls [`serve`](crate::serve) with this channel.
 pub type Start<'a> = &'a mut dyn FnMut(OwnedFd) -> io::Result<Child>;
+
+/// Which machines to record pages of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Those that end while nothing is known of the snapshot's pages.
+    First,
+    /// All.
+    All,
+    /// None.
+    Nothing,
+}
+
+/// What is known of the pages that machines of a snapshot need, and what becomes of what is learnt. Page n is
+/// bit n % 64 of word n / 64.
+pub struct Recording<'a> {
+    /// Which machines to record.
+    pub record: Record,
+    /// Pages that are known to be needed.
+    pub known: Vec<u64>,
+    /// Called with the pages of a machine that has ended.
+    pub save: &'a mut dyn FnMut(Vec<u64>),
+}
 
 /// A machine: what its server needs, and the next one as well.
 struct Kept {
@@ -62,6 +85,8 @@ pub struct Holder<'a> {
     memory_bytes: u64,
     start: Start<'a>,
     show: &'a mut dyn FnMut(Event),
+    recording: Recording<'a>,
+    hot: (OwnedFd, HotPages),
     listener: Option<UnixListener>,
     server: Option<Server>,
     /// Servers that died since one was ready, and since when that is so.
@@ -74,7 +99,8 @@ pub struct Holder<'a> {
 
 impl<'a> Holder<'a> {
     /// Listens at `path`, which only this user can connect to, for machines of `snapshot`, which lies in
-    /// `file`. `start` starts a server; `show` is called with all that happens.
+    /// `file`. `start` starts a server; `show` is called with all that happens. Pages that are known to be
+    /// needed are filled before a machine asks for them.
     ///
     /// # Errors
     /// [`HolderError::Listen`], [`HolderError::InUse`].
@@ -83,15 +109,20 @@ impl<'a> Holder<'a> {
         (snapshot, file): (&Snapshot, &'a ImageFile),
         start: Start<'a>,
         show: &'a mut dyn FnMut(Event),
+        recording: Recording<'a>,
     ) -> Result<Holder<'a>, HolderError> {
         // Each machine has three descriptors here.
         let _ = limits::raise_open_files(0);
+        let hot = hot_pages(snapshot.map.memory_bytes(), &recording.known);
+        let hot = hot.map_err(|source| HolderError::Listen { path: path.to_owned(), source })?;
         Ok(Holder {
             path: path.to_owned(),
             file,
             memory_bytes: snapshot.map.memory_bytes(),
             start,
             show,
+            recording,
+            hot,
             listener: Some(bind(path)?),
             server: None,
             failures: 0,
@@ -283,13 +314,32 @@ impl<'a> Holder<'a> {
                         (self.show)(Event::Failed { machine, pid, why });
                     }
                     None if kept.regions.is_empty() => {}
-                    None => (self.show)(Event::Ended { machine, pid, counters }),
+                    None => {
+                        self.record(&kept);
+                        (self.show)(Event::Ended { machine, pid, counters });
+                    }
                 }
             }
             Err(Errno::AGAIN) => {}
             Ok(None) | Err(_) => return self.replace_server(),
         }
         Ok(())
+    }
+
+    /// Learns which pages a machine has needed.
+    fn record(&mut self, kept: &Kept) {
+        let is_wanted = match self.recording.record {
+            Record::First => self.hot.1.is_empty(),
+            Record::All => true,
+            Record::Nothing => false,
+        };
+        if let Ok(ledger) = Ledger::open(&kept.ledger, kept.memory_bytes)
+            && is_wanted
+        {
+            let touched = ledger.touched();
+            self.hot.1.add(&touched);
+            (self.recording.save)(touched);
+        }
     }
 
     /// The server has died, or does not make sense any more.
@@ -340,7 +390,7 @@ impl<'a> Holder<'a> {
         let (own, other) = channel::pair()?;
         let child = (self.start)(other)?;
         let command = Command::Serve { version: VERSION, cid: self.file.id.cid.to_string() };
-        channel::send(&own, &command, &[self.file.file().as_fd()])?;
+        channel::send(&own, &command, &[self.file.file().as_fd(), self.hot.0.as_fd()])?;
         Ok(Server { child, channel: own })
     }
 
@@ -358,6 +408,13 @@ struct Ready {
     stop: bool,
     server: bool,
     listener: bool,
+}
+
+fn hot_pages(memory_bytes: u64, known: &[u64]) -> io::Result<(OwnedFd, HotPages)> {
+    let file = HotPages::create(memory_bytes)?;
+    let pages = HotPages::open(&file, memory_bytes)?;
+    pages.add(known);
+    Ok((file.into(), pages))
 }
 
 /// Makes the socket. One that no process listens at any more is replaced.

@@ -1,11 +1,10 @@
 //! What the next server has to know of a machine.
 //!
 //! ```text
-//!  word   0    magic "farforkG"
-//!         1    version (low half), CRC-32C of words 0 and 2 and the version (high half)
-//!         2    pages of the snapshot's memory
+//!  word   0    header, magic "farforkG" (`sealed`)
 //!         8    messages: the kernel writes them here, 64 of 4 words
 //!       264    removed: one bit for each page of the memory
+//!              touched: the same, of pages that the machine has asked for
 //! ```
 //! A message that was read is not delivered again. So the kernel writes it where it outlives the server that
 //! read it: the next server finds discarded ranges here that the last one had no time to note. Noting one
@@ -21,9 +20,10 @@ use farfork_sys::userfault::{MESSAGE_WORDS, Message, Userfault, load_message};
 use farfork_types::PAGE_BYTES;
 use rustix::io::Errno;
 
+use crate::sealed::{HEADER_WORDS, is_sealed, seal};
+
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkG");
-const VERSION: u64 = 1;
-const MESSAGES_AT: usize = 8;
+const MESSAGES_AT: usize = HEADER_WORDS;
 /// Messages that are read at once.
 const MESSAGES: usize = 64;
 const REMOVED_AT: usize = MESSAGES_AT + MESSAGES * MESSAGE_WORDS;
@@ -46,9 +46,7 @@ impl Ledger {
         let pages = memory_bytes / PAGE_BYTES;
         let file = SharedWords::create("farfork-ledger", words_for(pages))?;
         let words = SharedWords::map(&file, words_for(pages))?;
-        words[0].store(MAGIC, Ordering::Relaxed);
-        words[2].store(pages, Ordering::Relaxed);
-        words[1].store(sealed(pages), Ordering::Release);
+        seal(&words, MAGIC, pages);
         Ok(file)
     }
 
@@ -59,8 +57,7 @@ impl Ledger {
     pub fn open(file: impl AsFd, memory_bytes: u64) -> io::Result<Ledger> {
         let pages = memory_bytes / PAGE_BYTES;
         let words = SharedWords::map(file, words_for(pages))?;
-        let found = [0, 1, 2].map(|word| words[word].load(Ordering::Acquire));
-        match found == [MAGIC, sealed(pages), pages] {
+        match is_sealed(&words, MAGIC, pages) {
             true => Ok(Ledger { words, pages }),
             false => Err(io::ErrorKind::InvalidInput.into()),
         }
@@ -102,6 +99,20 @@ impl Ledger {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (page % 64) & 1 != 0)
     }
 
+    /// Notes that the machine has asked for pages, by offsets of whole pages.
+    pub fn touch(&self, start: u64, end: u64) {
+        for page in start / PAGE_BYTES..end.div_ceil(PAGE_BYTES).min(self.pages) {
+            let word = touched_at(self.pages) + page as usize / 64;
+            self.words[word].fetch_or(1 << (page % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// The pages that the machine has asked for: page n is bit n % 64 of word n / 64.
+    pub fn touched(&self) -> Vec<u64> {
+        let words = &self.words[touched_at(self.pages)..];
+        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
     /// Bytes from an offset on, at most `bytes`, whose pages are all discarded or all not.
     pub fn alike(&self, offset: u64, bytes: u64) -> (bool, u64) {
         let is_removed = self.is_removed(offset);
@@ -113,17 +124,12 @@ impl Ledger {
     }
 }
 
-fn words_for(pages: u64) -> usize {
+fn touched_at(pages: u64) -> usize {
     REMOVED_AT + pages.div_ceil(64) as usize
 }
 
-/// Version and checksum in one word.
-fn sealed(pages: u64) -> u64 {
-    let mut bytes = Vec::with_capacity(24);
-    for word in [MAGIC, VERSION, pages] {
-        bytes.extend(word.to_le_bytes());
-    }
-    VERSION | u64::from(crc32c::crc32c(&bytes)) << 32
+fn words_for(pages: u64) -> usize {
+    touched_at(pages) + pages.div_ceil(64) as usize
 }
 
 #[cfg(test)]
@@ -135,12 +141,16 @@ mod tests {
     #[test]
     fn the_layout_is_as_drawn() {
         let file = Ledger::create(MEMORY).unwrap();
-        let words = SharedWords::map(&file, 267).unwrap();
+        let words = SharedWords::map(&file, 270).unwrap();
         let load = |word: usize| words[word].load(Ordering::Relaxed);
         assert_eq!((load(0).to_le_bytes(), load(1) as u32, load(2)), (*b"farforkG", 1, 130));
-        assert!(SharedWords::map(&file, 268).is_err());
-        Ledger::open(&file, MEMORY).unwrap().remove(129 * PAGE_BYTES, MEMORY);
+        assert!(SharedWords::map(&file, 271).is_err());
+        let ledger = Ledger::open(&file, MEMORY).unwrap();
+        ledger.remove(129 * PAGE_BYTES, MEMORY);
+        ledger.touch(63 * PAGE_BYTES, 65 * PAGE_BYTES);
         assert_eq!([264, 265, 266].map(load), [0, 0, 2]);
+        assert_eq!([267, 268, 269].map(load), [1 << 63, 1, 0]);
+        assert_eq!(ledger.touched(), [1 << 63, 1, 0]);
     }
 
     #[test]

@@ -22,15 +22,15 @@ mod counters;
 mod filler;
 mod handover;
 mod holder;
+mod hot;
 mod ledger;
 mod machine;
 mod message;
+mod sealed;
 mod server;
 
 pub use counters::Counters;
-pub use filler::Source;
 pub use handover::{HandOver, HandOverError, Region, Regions};
-pub use holder::{Event, Holder, HolderError};
+pub use holder::{Event, Holder, HolderError, Record, Recording};
 pub use ledger::Ledger;
-pub use machine::{Ending, Machine};
 pub use server::{ServerError, serve};

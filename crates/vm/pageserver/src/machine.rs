@@ -14,16 +14,20 @@ use rustix::net::{RecvFlags, recv};
 use crate::ahead::Ahead;
 use crate::counters::Counters;
 use crate::filler::{Filler, Outcome, Source};
-use crate::handover::Regions;
+use crate::handover::{Found, Regions};
+use crate::hot::Replay;
 use crate::ledger::Ledger;
 
 /// How long to wait before an answer is tried again that the kernel has put off.
 const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Bytes, and calls, of a replay before new faults are looked for.
+const REPLAY_BYTES: u64 = 512 << 10;
+const REPLAY_CALLS: usize = 64;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Why a machine is not served any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// The monitor has closed its socket, or its memory is gone.
     Ended,
     /// The kernel refuses to serve it.
@@ -31,31 +35,35 @@ pub enum Ending {
 }
 
 /// A machine that is served.
-pub struct Machine {
+pub(crate) struct Machine {
     filler: Filler,
     socket: OwnedFd,
     ahead: Ahead,
+    replay: Replay,
     /// Addresses of faults that have no answer yet.
     waiting: Vec<u64>,
 }
 
 impl Machine {
     /// Takes a machine: its userfaultfd, its regions (none for a machine that was refused), its ledger, and
-    /// the socket that is closed at its end. `is_fresh` says that no server had it before.
+    /// the socket that is closed at its end. `replay` has pages to fill first; none of them for a machine that
+    /// another server had before.
     ///
     /// # Errors
     /// What the kernel refuses.
-    pub fn new(
+    pub(crate) fn new(
         (userfault, socket): (OwnedFd, OwnedFd),
         regions: Regions,
         ledger: Ledger,
         source: Arc<Source>,
-        is_fresh: bool,
+        replay: Option<Replay>,
     ) -> Result<Machine, Errno> {
         // The kernel reports an error to a process that polls one that blocks.
         fcntl_setfl(&userfault, fcntl_getfl(&userfault)? | OFlags::NONBLOCK)?;
         let filler = Filler::new(Userfault::from(userfault), regions, ledger, source);
-        let mut machine = Machine { filler, socket, ahead: Ahead::default(), waiting: Vec::new() };
+        let (is_fresh, replay) = (replay.is_some(), replay.unwrap_or_default());
+        let (ahead, waiting) = (Ahead::default(), Vec::new());
+        let mut machine = Machine { filler, socket, ahead, replay, waiting };
         if !is_fresh {
             machine.take_over();
         }
@@ -63,12 +71,12 @@ impl Machine {
     }
 
     /// What was done for it.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.filler.counters
     }
 
     /// Serves it until it ends.
-    pub fn run(&mut self) -> Ending {
+    pub(crate) fn run(&mut self) -> Ending {
         loop {
             match self.step() {
                 Ok(None) => {}
@@ -104,7 +112,10 @@ impl Machine {
                 return Ok(Some(ending));
             }
         }
-        if is_idle {
+        // A guest that runs already leaves no time between its faults: both take turns.
+        if self.replay.next().is_some() {
+            self.fill_hot();
+        } else if is_idle {
             self.fill_ahead();
         }
         Ok(None)
@@ -112,9 +123,10 @@ impl Machine {
 
     /// Waits until there is something to do; whether the machine has ended.
     fn wait(&mut self) -> Result<bool, Errno> {
-        let timeout = match (&self.waiting[..], self.ahead.next()) {
-            ([], None) => None,
-            ([], Some(_)) => Some(&AT_ONCE),
+        let has_work = self.ahead.next().is_some() || self.replay.next().is_some();
+        let timeout = match (&self.waiting[..], has_work) {
+            ([], false) => None,
+            ([], true) => Some(&AT_ONCE),
             _ => Some(&RETRY),
         };
         let hang_up = PollFlags::IN | PollFlags::RDHUP;
@@ -174,6 +186,7 @@ impl Machine {
         };
         match outcome {
             Outcome::Filled(filled) => {
+                self.touch(page, filled);
                 self.ahead.is_there(page + filled);
                 self.filler.counters.ahead_pages += (filled.max(bytes) - bytes) / PAGE_BYTES;
             }
@@ -200,12 +213,44 @@ impl Machine {
         None
     }
 
+    /// Notes what the machine has asked for: the next one will, too.
+    fn touch(&self, address: u64, bytes: u64) {
+        for (start, end) in self.filler.regions.offsets(address, address + bytes) {
+            self.filler.ledger.touch(start, end);
+        }
+    }
+
+    /// Fills a part of what machines before this one have needed.
+    fn fill_hot(&mut self) {
+        let mut left = REPLAY_BYTES;
+        for _ in 0..REPLAY_CALLS {
+            let Some(range) = self.replay.next().filter(|_| left > 0) else { return };
+            let Some(found) = self.filler.regions.at_offset(range.start) else {
+                self.replay.is_there(range.end);
+                continue;
+            };
+            let Found { offset, page_bytes, .. } = found;
+            match self.filler.fill(found, (range.end - range.start).min(left)) {
+                Outcome::Filled(filled) => {
+                    self.replay.is_there(offset + filled);
+                    self.filler.counters.hot_pages += filled / PAGE_BYTES;
+                    left = left.saturating_sub(filled);
+                }
+                Outcome::Present | Outcome::Poisoned => self.replay.is_there(offset + page_bytes),
+                // Messages first.
+                Outcome::Busy | Outcome::NoMemory => return,
+                _ => self.replay = Replay::default(),
+            }
+        }
+    }
+
     /// Fills a part of what the guest is about to touch.
     fn fill_ahead(&mut self) {
         let Some((address, bytes)) = self.ahead.next() else { return };
         let Some(found) = self.filler.regions.find(address) else { return self.ahead.stop() };
         match self.filler.fill(found, bytes) {
             Outcome::Filled(filled) => {
+                self.touch(address, filled);
                 self.ahead.is_there(address + filled);
                 self.filler.counters.ahead_pages += filled / PAGE_BYTES;
             }

@@ -12,7 +12,7 @@ pub(crate) const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Command {
-    /// What to serve; beside it, the open file of the image.
+    /// What to serve; beside it, the open file of the image, and its hot pages.
     Serve { version: u32, cid: String },
     /// A machine; beside it, its userfaultfd, its socket and its ledger. Without regions every access is to
     /// end in SIGBUS.

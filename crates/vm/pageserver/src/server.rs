@@ -16,6 +16,7 @@ use crate::channel;
 use crate::counters::Counters;
 use crate::filler::Source;
 use crate::handover::{Region, Regions};
+use crate::hot::{HotPages, Replay};
 use crate::ledger::Ledger;
 use crate::machine::{Ending, Machine};
 use crate::message::{Command, Report, VERSION};
@@ -43,7 +44,8 @@ pub enum ServerError {
 /// [`ServerError`].
 pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
     let channel = Arc::new(channel);
-    let source = Arc::new(receive_source(&channel)?);
+    let (source, hot) = receive_source(&channel)?;
+    let source = Arc::new(source);
     report(&channel, &Report::Ready);
     thread::scope(|threads| {
         loop {
@@ -54,7 +56,8 @@ pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
             let Command::Adopt { machine, memory_bytes, regions, is_fresh } = command else {
                 return Err(ServerError::Protocol);
             };
-            let taken = take(&source, (regions, memory_bytes), descriptors, is_fresh);
+            let replay = is_fresh.then(|| Replay::of(hot.ranges()));
+            let taken = take(&source, (regions, memory_bytes), descriptors, replay);
             let (channel, failed) = (Arc::clone(&channel), |failed: String| {
                 let counters = Counters::default();
                 report(&channel, &Report::Ended { machine, failed: Some(failed), counters });
@@ -78,23 +81,25 @@ pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
     })
 }
 
-fn receive_source(channel: impl AsFd) -> Result<Source, ServerError> {
+fn receive_source(channel: impl AsFd) -> Result<(Source, HotPages), ServerError> {
     let received = channel::receive(channel, RecvFlags::empty()).map_err(ServerError::Channel)?;
     let Some((Command::Serve { version: VERSION, cid }, descriptors)) = received else {
         return Err(ServerError::Protocol);
     };
     let cid = cid.parse().map_err(|_| ServerError::Protocol)?;
-    let descriptor = descriptors.into_iter().next().ok_or(ServerError::Protocol)?;
-    let file = ImageFile::handed_over(File::from(descriptor), cid);
+    let [image, hot]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| ServerError::Protocol)?;
+    let file = ImageFile::handed_over(File::from(image), cid);
     let file = file.map_err(|_| ServerError::Protocol)?;
-    Ok(Source { snapshot: Snapshot::read_from(&file)?, file })
+    let snapshot = Snapshot::read_from(&file)?;
+    let hot = HotPages::open(hot, snapshot.map.memory_bytes());
+    Ok((Source { snapshot, file }, hot.map_err(|_| ServerError::Protocol)?))
 }
 
 fn take(
     source: &Arc<Source>,
     (regions, memory_bytes): (Vec<Region>, u64),
     descriptors: Vec<OwnedFd>,
-    is_fresh: bool,
+    replay: Option<Replay>,
 ) -> Result<Machine, Errno> {
     let regions = match regions.is_empty() {
         true => Regions::default(),
@@ -103,7 +108,7 @@ fn take(
     let [userfault, socket, ledger]: [OwnedFd; 3] =
         descriptors.try_into().map_err(|_| Errno::BADF)?;
     let ledger = Ledger::open(ledger, memory_bytes).map_err(|_| Errno::INVAL)?;
-    Machine::new((userfault, socket), regions, ledger, Arc::clone(source), is_fresh)
+    Machine::new((userfault, socket), regions, ledger, Arc::clone(source), replay)
 }
 
 /// A holder that is gone is found out when the next machine is received.

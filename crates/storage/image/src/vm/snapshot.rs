@@ -147,19 +147,28 @@ impl Snapshot {
         Ok(damaged)
     }
 
-    /// What it takes. What is hot, far or shared is not known yet, so that no page counts as such.
+    /// What it takes; page n of the memory is hot if bit n % 64 of word n / 64 of `hot` is set. No page is far
+    /// or shared yet.
     ///
     /// # Errors
     /// [`ImageError::Pool`].
-    pub fn footprint(&self, file: &ImageFile) -> Result<Footprint, ImageError> {
+    pub fn footprint(&self, file: &ImageFile, hot: &[u64]) -> Result<Footprint, ImageError> {
         let cid = self.id.cid;
         let found = file.file().metadata();
         let found = found.map_err(|source| farfork_pool::PoolError::ReadImage { cid, source })?;
         let (raw_bytes, stored) = (self.map.memory_bytes(), self.map.stored_bytes());
+        let is_hot = |page: &u64| {
+            hot.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
+        };
+        let pages = self.map.runs().iter().map(|run| {
+            (run.offset / PAGE_BYTES..(run.offset + run.bytes) / PAGE_BYTES).filter(is_hot).count()
+        });
+        let hot_bytes = pages.sum::<usize>() as u64 * PAGE_BYTES;
         Ok(Footprint {
             raw_bytes,
             zero_bytes: raw_bytes - stored,
-            cold_bytes: stored,
+            hot_bytes,
+            cold_bytes: stored - hot_bytes,
             pool_bytes: found.blocks() * 512,
             ..Footprint::default()
         })

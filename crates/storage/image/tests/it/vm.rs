@@ -102,8 +102,10 @@ fn both_files_come_back_and_zeros_cost_nothing() {
     let snapshot = Snapshot::read_from(&file).unwrap();
     assert_eq!((snapshot.monitor(), made.monitor), (Monitor::Unknown, Monitor::Unknown));
     assert_eq!(snapshot.damaged_chunks(&file).unwrap(), [0usize; 0]);
-    let footprint = snapshot.footprint(&file).unwrap();
-    assert_eq!(footprint.zero_bytes + footprint.cold_bytes, footprint.raw_bytes);
+    let footprint = snapshot.footprint(&file, &[1 << 4 | 1 << 5, 0]).unwrap();
+    assert_eq!(footprint.zero_bytes + made.stored_bytes, footprint.raw_bytes);
+    // Page 4 is zeros.
+    assert_eq!((footprint.hot_bytes, footprint.cold_bytes), (4096, 1028 * 4096));
     assert_eq!(footprint.pool_bytes, made.pool_bytes);
     // Windows without zeros can be mapped by huge pages.
     let Extent::Stored { place, bytes } = snapshot.map.at(CHUNK_BYTES) else { panic!() };

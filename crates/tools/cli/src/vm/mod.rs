@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use farfork_image::catalog::ImageName;
+use farfork_pageserver::Record;
 
 use crate::CommandResult;
 use crate::pool::PoolArg;
@@ -65,6 +66,13 @@ pub(crate) enum Command {
         /// Unix socket to listen at: the backend_path of Firecracker's snapshot/load.
         #[arg(long, value_name = "PATH")]
         socket: PathBuf,
+        /// Record which pages each machine needs, so that later ones have them before they ask. Default:
+        /// record machines until one has ended.
+        #[arg(long, conflicts_with = "no_record")]
+        record: bool,
+        /// Record nothing.
+        #[arg(long)]
+        no_record: bool,
     },
     /// Serve what another process holds. farfork vm serve starts it.
     #[command(name = serve::SERVER, hide = true)]
@@ -80,8 +88,13 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         Command::Export { pool, image, snapshot, memfile } => {
             files::export(&pool.open()?, image, snapshot, memfile)?;
         }
-        Command::Serve { pool, image, socket } => {
-            return serve::run(&pool.open()?, image, socket);
+        Command::Serve { pool, image, socket, record, no_record } => {
+            let record = match (record, no_record) {
+                (true, _) => Record::All,
+                (_, true) => Record::Nothing,
+                _ => Record::First,
+            };
+            return serve::run(&pool.open()?, image, socket, record);
         }
         Command::ServePages => return serve::serve_pages(),
         Command::Show { pool, image, json } => show::run(&pool.open()?, image, *json)?,

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{self, ExitCode, Stdio};
 
 use farfork_image::vm::Snapshot;
-use farfork_pageserver::{Event, Holder};
-use farfork_pool::Pool;
+use farfork_pageserver::{Event, Holder, Record, Recording};
+use farfork_pool::{PageBits, Pool};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -19,7 +19,7 @@ use crate::{CommandResult, restore};
 pub(super) const SERVER: &str = "serve-pages";
 
 /// Holds machines, and has a process of this program serve them.
-pub(super) fn run(pool: &Pool, image: &str, socket: &Path) -> CommandResult {
+pub(super) fn run(pool: &Pool, image: &str, socket: &Path, record: Record) -> CommandResult {
     let file = pool.find(restore::resolve(pool, image)?)?;
     let snapshot = Snapshot::read_from(&file)?;
     let signals = signals()?;
@@ -33,7 +33,16 @@ pub(super) fn run(pool: &Pool, image: &str, socket: &Path) -> CommandResult {
         Event::Listening { path } => println!("{}", path.display()),
         event => eprintln!("{event}"),
     };
-    Holder::listen(socket, (&snapshot, &file), &mut start, &mut show)?.run(signals.as_fd())?;
+    let cid = file.id.cid;
+    let mut save = |accessed: Vec<u64>| {
+        let bits = PageBits { accessed, ..PageBits::default() };
+        if let Err(refused) = pool.add_users_bits(cid, &bits) {
+            eprintln!("farfork: the pages that the machine needed were not recorded: {refused}");
+        }
+    };
+    let recording = Recording { record, known: pool.access(cid)?.accessed, save: &mut save };
+    let mut holder = Holder::listen(socket, (&snapshot, &file), &mut start, &mut show, recording)?;
+    holder.run(signals.as_fd())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -36,7 +36,7 @@ impl Description {
             created_unix_s: file.id.created_unix_s,
             monitor: snapshot.monitor(),
             state_bytes: snapshot.state.len() as u64,
-            footprint: snapshot.footprint(file)?,
+            footprint: snapshot.footprint(file, &pool.access(file.id.cid)?.accessed)?,
         })
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use farfork_image::vm::{self, Snapshot};
 use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk};
-use farfork_pageserver::{Counters, Event, Holder};
+use farfork_pageserver::{Counters, Event, Holder, Record, Recording};
 use farfork_pool::Pool;
 use farfork_sys::userfault::Userfault;
 use farfork_types::Cid;
@@ -46,13 +46,21 @@ pub struct Bed {
 impl Bed {
     pub fn new(pattern: &Pattern, parts: u64) -> Bed {
         let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let pool = Pool::create(&path("pool"), 64 << 20).unwrap();
-        let monitor = Monitor::start(pattern, parts).unwrap();
-        monitor.snapshot(&path("state"), &path("memory")).unwrap();
-        let (state, memory) = (path("state"), path("memory"));
-        let made = vm::import(&pool, None, &state, &memory, &mut |_, _, _| ()).unwrap();
-        let saved = std::fs::read(&memory).unwrap();
+        let [state, memory] = ["state", "memory"].map(|name| directory.path().join(name));
+        Monitor::start(pattern, parts).unwrap().snapshot(&state, &memory).unwrap();
+        Bed::import(directory, &state, &memory)
+    }
+
+    /// A snapshot that was taken elsewhere.
+    pub fn of_files(state: &Path, memory: &Path) -> Bed {
+        Bed::import(tempfile::tempdir().unwrap(), state, memory)
+    }
+
+    fn import(directory: tempfile::TempDir, state: &Path, memory: &Path) -> Bed {
+        let saved = std::fs::read(memory).unwrap();
+        let size = (saved.len() as u64).next_multiple_of(2 << 20) + (48 << 20);
+        let pool = Pool::create(&directory.path().join("pool"), size).unwrap();
+        let made = vm::import(&pool, None, state, memory, &mut |_, _, _| ()).unwrap();
         Bed { directory, pool, cid: made.cid, saved }
     }
 
@@ -87,7 +95,12 @@ impl Bed {
     }
 
     pub fn serve(&self) -> Serving {
-        Serving::start(&self.pool, self.cid, self.path("socket"))
+        self.serve_with(Record::Nothing, Vec::new())
+    }
+
+    /// Serves machines that get these pages first.
+    pub fn serve_with(&self, record: Record, known: Vec<u64>) -> Serving {
+        Serving::start(&self.pool, self.cid, self.path("socket"), (record, known))
     }
 
     pub fn restore(&self, socket: &Path) -> Monitor {
@@ -100,13 +113,22 @@ pub struct Serving {
     pub socket: PathBuf,
     servers: Arc<Mutex<Vec<u32>>>,
     is_failing: Arc<AtomicBool>,
+    /// What was recorded, by machines.
+    pub recorded: Arc<Mutex<Vec<Vec<u64>>>>,
     stops: UnixStream,
     events: Receiver<Event>,
     holder: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl Serving {
-    fn start(pool: &Pool, cid: Cid, socket: PathBuf) -> Serving {
+    fn start(
+        pool: &Pool,
+        cid: Cid,
+        socket: PathBuf,
+        (record, known): (Record, Vec<u64>),
+    ) -> Serving {
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let saved = Arc::clone(&recorded);
         let (file, path) = (pool.find(cid).unwrap(), socket.clone());
         let servers = Arc::new(Mutex::new(Vec::new()));
         let (sender, events) = channel();
@@ -125,11 +147,15 @@ impl Serving {
                 Ok(child)
             };
             let mut show = |event: Event| drop(sender.send(event));
-            let mut holder =
-                Holder::listen(&path, (&snapshot, &file), &mut start, &mut show).unwrap();
+            let mut save = |pages| saved.lock().unwrap().push(pages);
+            let recording = Recording { record, known, save: &mut save };
+            let listening =
+                Holder::listen(&path, (&snapshot, &file), &mut start, &mut show, recording);
+            let mut holder = listening.unwrap();
             holder.run(stopped.as_fd()).map_err(|error| error.to_string())
         });
-        let serving = Serving { socket, servers, is_failing, stops, events, holder: Some(holder) };
+        let serving =
+            Serving { socket, servers, recorded, is_failing, stops, events, holder: Some(holder) };
         serving.wait(|event| matches!(event, Event::Listening { .. }).then_some(()));
         serving
     }

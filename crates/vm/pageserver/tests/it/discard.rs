@@ -31,6 +31,15 @@ fn discarded_pages_are_zeros_whether_they_were_touched_or_not() {
     assert_eq!(serving.ended().removed_pages, 1005);
 }
 
+/// Ends a loop when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// One thread discards page by page; another walks through the same memory with read-ahead, so that answers
 /// and discards of one page meet in every order.
 #[test]
@@ -45,6 +54,8 @@ fn a_discard_wins_over_answers_that_are_on_their_way() {
         let is_over = AtomicBool::new(false);
         let pages = bed.pages();
         std::thread::scope(|threads| {
+            // Also when a check fails, or the other thread would never end.
+            let _over = Over(&is_over);
             threads.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     for page in 0..pages {
@@ -57,7 +68,6 @@ fn a_discard_wins_over_answers_that_are_on_their_way() {
                 monitor.discard(page * PAGE_BYTES, PAGE_BYTES).unwrap();
                 assert_eq!(monitor.load(page * PAGE_BYTES), 0, "page {page}");
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         bed.check_memory(&monitor, |page| page % 3 != 0);
     }

@@ -3,6 +3,7 @@
 mod bed;
 mod child;
 mod discard;
+mod hot;
 mod kill;
 mod peers;
 mod real;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use farfork_image::vm::Snapshot;
 use farfork_minivmm::Walk;
-use farfork_pageserver::{Event, Holder, HolderError};
+use farfork_pageserver::{Event, Holder, HolderError, Record, Recording};
 use farfork_sys::userfault::Userfault;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -239,7 +239,10 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     let listen = || {
         let mut start = |_| Err(std::io::ErrorKind::Unsupported.into());
         let mut show = |_| ();
-        Holder::listen(&bed.path("s"), (&snapshot, &file), &mut start, &mut show).map(drop)
+        let mut save = |_| ();
+        let recording = Recording { record: Record::Nothing, known: Vec::new(), save: &mut save };
+        Holder::listen(&bed.path("s"), (&snapshot, &file), &mut start, &mut show, recording)
+            .map(drop)
     };
     let other = UnixListener::bind(bed.path("s")).unwrap();
     assert!(matches!(listen().unwrap_err(), HolderError::InUse { .. }));
