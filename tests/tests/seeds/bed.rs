@@ -151,13 +151,26 @@ impl Bed {
         }
     }
 
+    /// What `farfork resume --json` prints of a detached clone. The clone, which has the same output, says
+    /// nothing before its input ends.
+    pub fn resumed(&self, seed: &Seed) -> Outcome<Value> {
+        let mut command = self.on(AWAY, &["resume", &seed.handle, "--json", "--detach"])?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let failed = |error| Trouble::during("farfork resume", error);
+        let mut child = command.spawn().map_err(failed)?;
+        let output = child.stdout.take().ok_or_else(|| Trouble::Failed("no output".into()))?;
+        let document = serde_json::Deserializer::from_reader(output).into_iter().next();
+        drop(child.stdin.take());
+        child.wait().map_err(failed)?;
+        let document = document.and_then(Result::ok);
+        document.ok_or_else(|| Trouble::Failed("farfork resume printed no document".into()))
+    }
+
     /// A command that has to work; the document that it prints.
     pub fn json(&self, side: &str, arguments: &[&str]) -> Outcome<Value> {
         let output = farfork::must_run(self.on(side, arguments)?)?;
-        // A clone prints to the same place, after it.
-        let mut documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
-        let first = documents.next().and_then(Result::ok);
-        first.ok_or_else(|| Trouble::during("reading JSON", farfork::text(&output)))
+        serde_json::from_slice(&output.stdout)
+            .map_err(|_| Trouble::during("reading JSON", farfork::text(&output)))
     }
 
     /// A command that has to fail with this exit status; what it printed.
