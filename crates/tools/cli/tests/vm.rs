@@ -267,6 +267,42 @@ fn a_guest_restores_from_serve_and_outlives_its_server() {
     assert_eq!(shown("hot_bytes"), 0);
 }
 
+/// The server of a holder that was killed serves the machines that it has, and ends after them.
+#[test]
+fn a_guest_outlives_its_holder() {
+    if Userfault::create(0).is_err() {
+        return println!("skipped: this process may not create a userfaultfd");
+    }
+    let bed = Bed::new("holder", "64M");
+    bed.import("a/vm");
+    let mut serve = Serve::start(&bed, "a/vm");
+    let [memory, socket] = ["memory", "socket"].map(|name| bed.0.join(name));
+    let restore = |backing| Monitor::restore(&bed.0.join("state"), backing).unwrap();
+    let (mut mapped, mut served) =
+        (restore(Backing::File(&memory)), restore(Backing::Uffd(&socket)));
+    served.load(0);
+    let server = server_of(&serve.0);
+    serve.0.kill().unwrap();
+    serve.0.wait().unwrap();
+    let walk = Walk::whole(PATTERN.pages());
+    assert_eq!(served.walk(&walk).unwrap(), mapped.walk(&walk).unwrap());
+    drop(served);
+    let until = Instant::now() + Duration::from_secs(20);
+    // A process that has ended and was not waited for has no command line.
+    let is_alive =
+        || fs::read(format!("/proc/{server}/cmdline")).is_ok_and(|line| !line.is_empty());
+    while is_alive() {
+        assert!(Instant::now() < until, "the server goes on without machines");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The socket that is left is replaced.
+    let again = Serve::start(&bed, "a/vm");
+    let mut served = restore(Backing::Uffd(&socket));
+    assert_eq!(served.walk(&walk).unwrap(), mapped.walk(&walk).unwrap());
+    drop(served);
+    assert_eq!(again.end().0, Some(0));
+}
+
 #[test]
 fn a_name_of_processes_is_not_taken_over() {
     let bed = Bed::new("names", "64M");

@@ -108,6 +108,29 @@ impl Bed {
     }
 }
 
+/// Ends this process if a test takes too long: a guest that waits for a page cannot be interrupted.
+struct Watchdog {
+    _ended: std::sync::mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn start() -> Watchdog {
+        let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+        let limit = LIMIT * if is_long { 30 } else { 2 };
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        let (ended, over) = channel::<()>();
+        std::thread::spawn(move || {
+            if over.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "{test}: a guest waits for a page, or the test takes longer than {limit:?}"
+                );
+                std::process::abort();
+            }
+        });
+        Watchdog { _ended: ended }
+    }
+}
+
 /// A holder on a thread of this process, whose servers are processes of this test's program.
 pub struct Serving {
     pub socket: PathBuf,
@@ -118,6 +141,7 @@ pub struct Serving {
     stops: UnixStream,
     events: Receiver<Event>,
     holder: Option<JoinHandle<Result<(), String>>>,
+    _watchdog: Watchdog,
 }
 
 impl Serving {
@@ -127,6 +151,7 @@ impl Serving {
         socket: PathBuf,
         (record, known): (Record, Vec<u64>),
     ) -> Serving {
+        let _watchdog = Watchdog::start();
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let saved = Arc::clone(&recorded);
         let (file, path) = (pool.find(cid).unwrap(), socket.clone());
@@ -154,8 +179,16 @@ impl Serving {
             let mut holder = listening.unwrap();
             holder.run(stopped.as_fd()).map_err(|error| error.to_string())
         });
-        let serving =
-            Serving { socket, servers, recorded, is_failing, stops, events, holder: Some(holder) };
+        let serving = Serving {
+            socket,
+            servers,
+            recorded,
+            is_failing,
+            stops,
+            events,
+            holder: Some(holder),
+            _watchdog,
+        };
         serving.wait(|event| matches!(event, Event::Listening { .. }).then_some(()));
         serving
     }
