@@ -30,7 +30,7 @@ causes! {
     IO_URING {
         what: "ring of io_uring",
         why: "the kernel works on its requests, and clones may not make rings",
-        remedy: "start the program by farfork run, which answers ENOSYS to io_uring_setup, so that \
+        remedy: "start the program by `farfork run`, as on a kernel without io_uring, so that \
             libraries do without (UV_USE_IO_URING=0 does not keep libuv 1.50 and later from it)",
     }
     USERFAULTFD {
