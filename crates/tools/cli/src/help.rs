@@ -19,7 +19,10 @@ pub(crate) const GROUPS: [Group; 4] = [
         title: "Processes and clones",
         commands: &["checkpoint", "restore", "ps", "wait", "kill", "promote", "ghost"],
     },
-    Group { title: "Images, pools and regions", commands: &["images", "hot", "pool", "region"] },
+    Group {
+        title: "Images, pools and regions",
+        commands: &["images", "hot", "pool", "region", "far"],
+    },
     Group {
         title: "Platform",
         commands: &[
