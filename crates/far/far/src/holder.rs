@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::mem::ManuallyDrop;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -38,8 +39,10 @@ pub fn hold(place: &Place, command: &[OsString]) -> Result<(), FarError> {
         Pool::create(&place.pool(), POOL_BYTES)?;
     }
     let failed = || FarError::io("mount far memory on", &mounted);
-    // It unmounts when it is dropped.
-    let mut session = FuseSession::new(&mounted, FS_NAME, "farfork", true).map_err(cannot_mount)?;
+    // Dropped, it would unmount whatever is mounted there by then, perhaps by the next holder. A far process
+    // that stops has unmounted; what is left otherwise goes when the next holder begins.
+    let session = FuseSession::new(&mounted, FS_NAME, "farfork", true).map_err(cannot_mount)?;
+    let mut session = ManuallyDrop::new(session);
     session.mount().map_err(cannot_mount)?;
     let device = session.get_fuse_file().ok_or_else(|| cannot_mount("there is no device"))?;
     // Threads wait in reads: the kernel wakes one of them for each request.

@@ -34,7 +34,7 @@ pub fn read(pid: i32, facts: &mut Facts) -> io::Result<()> {
         let own = pidfd_getfd(&process, *number as i32, PidfdGetfdFlags::empty());
         match own {
             Ok(own) => add_settings(*number, &own, facts),
-            Err(error) => facts.add(format!("fd {number}/get"), format!("error: {error}")),
+            error => facts.add_result(format!("fd {number}/get"), error.map(|_| "")),
         }
     }
     add_sharing(pid, &numbers, facts);

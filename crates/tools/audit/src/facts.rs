@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
+use std::io;
+
+use farfork_sys::words;
 
 /// What is known of a process, by name, e.g. `thread 1/status/SigBlk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,8 +28,10 @@ impl Facts {
     }
 
     /// Notes a fact, or the error of the question.
-    pub fn add_result<T: Display, E: Display>(&mut self, name: String, value: Result<T, E>) {
-        self.add(name, value.map_or_else(|error| format!("error: {error}"), |it| it.to_string()));
+    pub fn add_result<T: Display>(&mut self, name: String, value: Result<T, impl Into<io::Error>>) {
+        let words = |error| format!("error: {}", words::of(&error));
+        let value = value.map_err(Into::into);
+        self.add(name, value.map_or_else(words, |it| it.to_string()));
     }
 
     /// Notes each line `key: value` of a file.

@@ -15,7 +15,8 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("farfork-audit: cannot compare {parent} with {clone}: {error}");
+            let reason = farfork_sys::words::of(&error);
+            eprintln!("farfork-audit: cannot compare {parent} with {clone}: {reason}");
             ExitCode::FAILURE
         }
     }

@@ -20,6 +20,8 @@ use farfork_far::place::Place;
 use farfork_far::{FarError, FarServer, new_key_at, start};
 use farfork_pool::Pool;
 use farfork_types::{Cid, PAGE_BYTES, Tiering};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rustix::fs::{Advice, fadvise};
 
 use crate::cases::clone::{CloneOptions, Memory, measure_as};
@@ -188,6 +190,16 @@ impl Far {
 
 const COLD: &str = "far-cold";
 const CACHED: &str = "far-cached";
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let holder = start::status(&self.place).map(|status| status.holder_pid);
+        // It refuses while the agent has an image open. Without its holder the file system goes.
+        if let (Err(_), Ok(holder)) = (start::stop(&self.place), holder) {
+            let _ = kill(Pid::from_raw(holder.cast_signed()), Signal::SIGKILL);
+        }
+    }
+}
 
 impl Image {
     /// Has the kernel drop what it has cached.
