@@ -42,7 +42,7 @@ pub fn act() -> Option<ExitCode> {
         let region = SeedRegion::new(descriptor, parts, prepared.copied.clone(), memory);
         writer.reserve(bytes).expect("room");
         region.read(0, writer.bytes_mut(0..bytes)).expect("the seed's bytes");
-        writer.keep(&[0..bytes]).expect("the file's end");
+        writer.keep(std::slice::from_ref(&(0..bytes))).expect("the file's end");
         let (cid, _held) = writer.publish().expect("publishing");
         let name: ImageName = line.parse().expect("a name");
         Catalog::of(&pool).set(&name, cid).expect("naming");
