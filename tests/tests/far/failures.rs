@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use farfork_tests::driver::Tests;
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble};
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -29,6 +29,7 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::far_process_killed", missing(), far_process_killed);
     tests.add("far::far_process_killed_often", missing(), far_process_killed_often);
     tests.add("far::holder_killed", missing(), holder_killed);
+    tests.add("far::mounted_elsewhere", missing(), mounted_elsewhere);
     tests.add("far::wrong_key", missing(), wrong_key);
     tests.add("far::changed_image", missing(), changed_image);
     tests.add("far::other_image", missing(), other_image);
@@ -162,6 +163,26 @@ fn holder_killed() -> Outcome {
     clone.send_byte();
     let (end, took) = bed.wait(pid)?;
     demand(took < MARGIN && end["signal"] == libc_sigbus(), "SIGBUS at once", &(end, took))?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
+}
+
+/// The agent does not see the far process's mount.
+fn mounted_elsewhere() -> Outcome {
+    let mut bed = Bed::set("elsewhere")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
+    testbed::eventually("the unmount", || Ok(farfork::run(bed.unmount()?)?.status.success()))?;
+    let restore = bed.restore(&image, &["--no-prefetch"])?;
+    let mut command = std::process::Command::new("unshare");
+    command.arg("--mount").arg(restore.get_program()).args(restore.get_args());
+    command.envs(restore.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let said = bed.refused(command)?;
+    demand(said.contains("in another mount namespace"), "the reason", &said)?;
+    // The agent has opened the pool while nothing was mounted, and knows all the same what images lie on.
+    farfork::must_run(bed.unmount()?)?;
+    let said = bed.refused(bed.restore(&image, &["--tiering", "moa"])?)?;
+    demand(said.contains("--copy-images"), "a refusal", &said)?;
     bed.clone(&image, &["--no-prefetch"])?.must_pass()
 }
 

@@ -1,9 +1,12 @@
 //! Pages that could not be read when a clone touched them: the kernel ends the clone with SIGBUS, and the far
 //! process has recorded why.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use farfork_far::failures::{self, Failure};
+use farfork_far::place::Place;
+use farfork_pool::PoolError;
 use farfork_types::Cid;
 use farfork_types::wire::{MissingPage, RestoreCall};
 
@@ -33,8 +36,19 @@ pub fn in_words(missing: &MissingPage) -> String {
     format!("a page of its image could not be read (page {page} at {source}): {cause}")
 }
 
-/// The error of a start, with the page that could not be read, if that was the reason.
+/// The error of a start, with the page that could not be read, or the mount that is not here, if that was the
+/// reason.
 pub fn explained(error: NodeError, call: &RestoreCall, since_unix_us: u64) -> NodeError {
+    if matches!(error, NodeError::Pool(PoolError::NoImage { .. }))
+        && is_mounted_elsewhere(&call.pool)
+    {
+        return NodeError::Agent(format!(
+            "cannot start a clone of {}: far memory is mounted at {}/images in another mount namespace than \
+             the agent's; start both from one (\"ip netns exec\" makes a new one, \"nsenter --net\" does not)",
+            call.name,
+            call.pool.display()
+        ));
+    }
     let Ok(cid) = call.cid.parse::<Cid>() else { return error };
     match failures::of_clone(&call.pool, cid, &[], since_unix_us) {
         Some(Failure { page, source, cause, .. }) => {
@@ -43,4 +57,12 @@ pub fn explained(error: NodeError, call: &RestoreCall, since_unix_us: u64) -> No
         }
         None => error,
     }
+}
+
+/// Whether a pool is that of a far process whose mount is not seen here.
+fn is_mounted_elsewhere(pool: &Path) -> bool {
+    let Some(place) = pool.parent().map(Place::at) else { return false };
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
+    let is_plain = device(&place.images()).ok() == device(pool).ok();
+    is_plain && place.socket().exists()
 }

@@ -63,7 +63,7 @@ pub fn attach(
     let failed = |source| RestoreError::Restorer { doing: "look at the image", source };
     let own = || sources::identity(file.file()).map_err(failed);
     let (copy, sources, medium) = match source {
-        ImageSource::Pool => (None, Sources::one(own()?), pool.medium()),
+        ImageSource::Pool => (None, Sources::one(own()?), file.medium()?),
         ImageSource::Copy => {
             let copy = File::from(pool.copy(file)?);
             let sources = Sources::one(sources::identity(&copy).map_err(failed)?);
@@ -73,7 +73,7 @@ pub fn attach(
             let copy = File::from(pool.copy(file)?);
             let parts = every_second_block(file.id.bytes);
             let sources = Sources::several(own()?, vec![copy], parts).map_err(failed)?;
-            (None, sources, pool.medium())
+            (None, sources, file.medium()?)
         }
     };
     let clocks = shift(&image)?;

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use crate::error::PoolError;
 use crate::layout::{self, IMAGES};
 use crate::lock::{self, LockByte};
+use crate::media::Medium;
 use crate::pool::Pool;
 
 /// Mode of a published image.
@@ -42,6 +43,15 @@ impl ImageFile {
     /// The file.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// What it lies on. Images may be mounted, and unmounted, while their pool is open.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadImage`].
+    pub fn medium(&self) -> Result<Medium, PoolError> {
+        let cid = self.id.cid;
+        Medium::of(&self.file).map_err(|source| PoolError::ReadImage { cid, source })
     }
 
     /// Reads `len` bytes at `offset`. Nothing maps the file: were it truncated just now, this is an
