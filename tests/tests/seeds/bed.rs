@@ -207,8 +207,9 @@ impl Bed {
                     _ => self.json(side, &["far", "status", "--json"]),
                 };
                 for one in document.iter().filter_map(Value::as_array).flatten() {
-                    let pid = one["keeper_pid"].as_i64().or(one["pid"].as_i64()).unwrap_or(0);
-                    end(pid as i32, Signal::SIGKILL);
+                    // Without its holder a far process goes, too.
+                    let pid = one["keeper_pid"].as_i64().or(one["holder_pid"].as_i64());
+                    end(pid.unwrap_or(0) as i32, Signal::SIGKILL);
                 }
             }
             for place in
