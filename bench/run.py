@@ -3,8 +3,8 @@
 usage: bench/run.py [--quick] [NAME ...]
 
 For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
-`features`, `gateway`, `objects`, `far`, `vm` and `seeds` plots as SVG and PNG. Every figure in them is a
-median with its 95 % interval.
+`features`, `gateway`, `objects`, `far`, `vm` and `seeds` plots as SVG and PNG. Every figure in them
+is a median with its 95 % interval.
 """
 
 import argparse
