@@ -154,7 +154,9 @@ class Peak:
     def __init__(self, farfork: Farfork) -> None:
         run = re.escape(farfork.environment["FARFORK_RUN"].replace("/", "-"))
         gauges = ("memory.current", "memory.usage_in_bytes")
-        found = [path / gauge for path in cgroups(f"farfork{run}-.*node1.*") for gauge in gauges]
+        # Not that of its functions, which lies in it.
+        nodes = cgroups(rf"farfork{run}-.*node1\.sock")
+        found = [path / gauge for path in nodes for gauge in gauges]
         files = [path for path in found if path.exists()]
         (self._file,) = files
         self.bytes = 0

@@ -187,7 +187,7 @@ fn of_what_is_no_image() -> Outcome {
     let put_back = || fs::remove_file(&path).and_then(|()| fs::rename(&aside, &path));
 
     symlink(&aside, &path).map_err(during("making a link"))?;
-    scene.fails(&["restore", "a/b"], 1, &["open", "images/"])?;
+    scene.fails(&["restore", "a/b"], 1, &["symbolic link", "images/"])?;
     serves(&scene, agent, "a/sound")?;
     put_back().map_err(during("putting an image back"))?;
     serves(&scene, agent, "a/b")?;
@@ -208,7 +208,7 @@ fn of_what_is_no_image() -> Outcome {
     let mut pipe = std::process::Command::new("mkfifo");
     pipe.arg(&path);
     farfork::must_run(pipe)?;
-    scene.fails(&["restore", "a/b"], 1, &["not a regular file"])?;
+    scene.fails(&["restore", "a/b"], 1, &["it is a pipe", "images/"])?;
     serves(&scene, agent, "a/sound")?;
     put_back().map_err(during("putting an image back"))?;
 

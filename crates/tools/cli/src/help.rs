@@ -25,7 +25,7 @@ pub(crate) const GROUPS: [Group; 5] = [
     },
     Group {
         title: "Images, pools and regions",
-        commands: &["images", "hot", "pool", "region", "far"],
+        commands: &["images", "hot", "pool", "region", "far", "vm"],
     },
     Group {
         title: "Platform",
