@@ -45,6 +45,14 @@ impl ProcessGroup {
         Ok(made)
     }
 
+    /// Removes the group of this name, if a process that was killed has left it. Its containers have to be
+    /// gone by then.
+    pub fn remove_left(node: &OwnGroup, name: &str) {
+        if let Ok(places) = node.places(name) {
+            remove(&places);
+        }
+    }
+
     /// To read it.
     pub fn count(&self) -> ProcessCount {
         self.count.clone()

@@ -196,7 +196,9 @@ fn settle(settings: &Settings, budgets: &Owned) -> Result<BTreeMap<String, Agent
     }
     // Removes the cgroups of nodes that this platform no longer has.
     for node in known.iter().filter(|node| !budgets.contains_key(*node)) {
-        drop(group(node));
+        if let Ok(group) = group(node) {
+            ProcessGroup::remove_left(&group, &instances_group(node));
+        }
     }
     // Checked before limits are set: the cgroup of another platform's node must not be touched.
     for node in budgets.keys().filter(|node| !usable.contains_key(*node)) {
