@@ -63,12 +63,16 @@ def node_of(platform: Platform, node: str) -> set[int]:
 def agent_of(platform: Platform, node: str) -> int | None:
     """Return the pid of a node's agent, the first process of its namespace."""
     call = f"node\0--name\0{node}\0"
+    parents: dict[int, int] = {}
     for pid in node_of(platform, node):
         with suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{pid}/cmdline").read_text()
             if words.startswith(str(platform.farfork.binary)) and call in words:
-                return pid
-    return None
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                parents[pid] = int(stat.rsplit(")", 1)[1].split()[1])
+    # What it has just forked has its command line, too, until it executes another program.
+    agents = [pid for pid, parent in parents.items() if parent not in parents]
+    return agents[0] if agents else None
 
 
 def cgroups(pattern: str) -> list[Path]:
