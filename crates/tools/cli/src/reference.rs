@@ -39,7 +39,9 @@ fn add(text: &mut String, command: &Command) {
     let name = command.get_bin_name().expect("its words");
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
     let _ = writeln!(text, "\n### {name}\n\n{}", sentence(about.expect("a text")));
-    let subcommands: Vec<&Command> = command.get_subcommands().collect();
+    // Hidden ones are what farfork executes itself.
+    let is_shown = |subcommand: &&Command| !subcommand.is_hide_set();
+    let subcommands: Vec<&Command> = command.get_subcommands().filter(is_shown).collect();
     if subcommands.is_empty() || !command.is_subcommand_required_set() {
         add_call(text, command);
     }
