@@ -10,6 +10,7 @@ pub mod overlay;
 mod places;
 pub mod policy;
 mod set;
+pub mod share;
 
 pub use access::Access;
 pub use observed::{Observed, Touched};
