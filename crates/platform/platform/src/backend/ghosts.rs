@@ -4,7 +4,7 @@
 //! another.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farfork_node::NodeError;
@@ -57,7 +57,7 @@ pub struct Ghosts {
     maker: tokio::sync::Mutex<()>,
     advisor: Arc<Advisor>,
     /// Directories that each ghost has of its own.
-    scratch: Vec<PathBuf>,
+    places: OwnPlaces,
 }
 
 /// Counts an instance as starting until it is dropped.
@@ -94,12 +94,12 @@ impl Stock {
 }
 
 impl Ghosts {
-    /// No ghosts yet. Each will have its own `scratch` directories.
-    pub fn new(advisor: Arc<Advisor>, scratch: Vec<PathBuf>) -> Ghosts {
+    /// No ghosts yet. Each will have directories of its own.
+    pub fn new(advisor: Arc<Advisor>, places: OwnPlaces) -> Ghosts {
         let trimmed = Mutex::new(Instant::now());
         let (starting, maker) = (watch::Sender::new(0), tokio::sync::Mutex::default());
         let (stocks, none_until) = Default::default();
-        Ghosts { stocks, trimmed, none_until, starting, maker, advisor, scratch }
+        Ghosts { stocks, trimmed, none_until, starting, maker, advisor, places }
     }
 
     /// Counts an instance as starting until the returned value is dropped.
@@ -122,7 +122,9 @@ impl Ghosts {
             group: Some(instances_group(node)),
             memory_bytes: Some(memory_mb << 20),
             pids_limit: Some(confine::MOST_PIDS),
-            tmpfs: self.scratch.clone(),
+            tmpfs: self.places.scratch.clone(),
+            hidden: self.places.hidden.clone(),
+            shown: self.places.shown.clone(),
             read_only: true,
             ..GhostCall::default()
         }
@@ -280,20 +282,44 @@ pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
     connect(node, RequestClass::Container)?.start_ghost(call)
 }
 
-/// The world-writable directories that each instance can have of its own: they exist on this node,
-/// and contain nothing of the node that instances need.
-pub fn scratch(needed: &[PathBuf]) -> Vec<PathBuf> {
+/// Directories of the node that instances do not share with it.
+#[derive(Clone, Debug, Default)]
+pub struct OwnPlaces {
+    /// World-writable ones: each instance has its own.
+    scratch: Vec<PathBuf>,
+    /// Those that instances see empty.
+    hidden: Vec<PathBuf>,
+    /// What is in these all the same, since instances need it.
+    shown: Vec<PathBuf>,
+}
+
+/// The directories that instances need not share with the node: they exist on it, and contain nothing of
+/// what instances need, or can be hidden but for that.
+pub fn places(needed: &[PathBuf]) -> OwnPlaces {
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    let needed: Vec<PathBuf> = needed.iter().flat_map(|path| [path.clone(), real(path)]).collect();
-    let is_own = |directory: &PathBuf| {
-        let inside = needed.iter().find(|path| path.starts_with(directory));
-        if let Some(path) = inside {
-            let (directory, path) = (directory.display(), path.display());
-            tracing::warn!(%directory, needed = %path, "functions share a directory with the node, read-only, as they need a path in it");
-        }
-        inside.is_none() && directory.symlink_metadata().is_ok_and(|found| found.is_dir())
+    let needed: BTreeSet<PathBuf> =
+        needed.iter().flat_map(|path| [path.clone(), real(path)]).collect();
+    let exists = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let existing = |all: &[&str]| -> Vec<PathBuf> {
+        all.iter().map(PathBuf::from).filter(|path| exists(path)).collect()
     };
-    confine::SCRATCH.into_iter().map(PathBuf::from).filter(is_own).collect()
+    let mut scratch = existing(&confine::SCRATCH);
+    scratch.retain(|directory| is_unneeded(directory, needed.iter()));
+    let mut hidden = existing(&confine::HIDDEN);
+    hidden.retain(|directory| is_unneeded(directory, needed.get(directory)));
+    let is_hidden = |path: &&PathBuf| hidden.iter().any(|directory| path.starts_with(directory));
+    let shown = needed.iter().filter(is_hidden).cloned().collect();
+    OwnPlaces { scratch, hidden, shown }
+}
+
+/// Whether none of these paths lies in a directory, or is it. Otherwise the log says which one.
+fn is_unneeded<'a>(directory: &Path, paths: impl IntoIterator<Item = &'a PathBuf>) -> bool {
+    let inside = paths.into_iter().find(|path| path.starts_with(directory));
+    if let Some(path) = inside {
+        let (directory, path) = (directory.display(), path.display());
+        tracing::warn!(%directory, needed = %path, "functions share a directory with the node, read-only, as they need a path in it");
+    }
+    inside.is_none()
 }
 
 impl Inner {
@@ -402,7 +428,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn ghosts_are_made_one_at_a_time_and_after_starts() {
         let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
-        let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
+        let ghosts = Ghosts::new(Arc::new(advisor), OwnPlaces::default());
         let soon = Duration::from_millis(1);
         let turn = timeout(soon, ghosts.turn()).await.expect("no instance starts");
         assert!(timeout(soon, ghosts.turn()).await.is_err(), "another is being made");
@@ -419,19 +445,24 @@ mod tests {
 
     #[test]
     fn directories_with_needed_files_are_not_private() {
-        let all = scratch(&[]);
-        assert!(all.contains(&PathBuf::from("/tmp")), "{all:?}");
-        assert!(!scratch(&["/tmp/x/bin/python".into()]).contains(&PathBuf::from("/tmp")));
+        let all = places(&[]);
+        let has = |places: &[PathBuf], path: &str| places.contains(&PathBuf::from(path));
+        assert!(has(&all.scratch, "/tmp") && has(&all.hidden, "/run"), "{all:?}");
+        assert!(!has(&places(&["/tmp/x/bin/python".into()]).scratch, "/tmp"));
+        assert!(all.shown.is_empty());
+        let inside = places(&["/run/x/python".into()]);
+        assert!(has(&inside.hidden, "/run") && has(&inside.shown, "/run/x/python"), "{inside:?}");
+        assert!(!has(&places(&["/run".into()]).hidden, "/run"));
         let link = tempfile::tempdir().unwrap();
         let link = link.path().join("link");
         std::os::unix::fs::symlink("/dev/shm", &link).unwrap();
-        assert!(!scratch(&[link]).contains(&PathBuf::from("/dev/shm")));
+        assert!(!has(&places(&[link]).scratch, "/dev/shm"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn surplus_ghosts_of_a_burst_are_stopped() {
         let advisor = Advisor::new(farfork_policy::Settings::default(), None).unwrap();
-        let ghosts = Ghosts::new(Arc::new(advisor), Vec::new());
+        let ghosts = Ghosts::new(Arc::new(advisor), OwnPlaces::default());
         let memory = Memory { used_bytes: 0, budget_bytes: 1 << 40 };
         let node = NodeFacts { name: "a".to_owned(), memory, ..NodeFacts::default() };
         let make_all = || {

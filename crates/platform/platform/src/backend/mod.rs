@@ -181,7 +181,7 @@ impl Backend {
             )),
             attached: Attached::new(Arc::clone(&advisor)),
             orphans: OrphanGhosts::default(),
-            ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
+            ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::places(&needed)),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
             processes,
