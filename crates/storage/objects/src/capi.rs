@@ -272,10 +272,12 @@ pub extern "C" fn ff_error() -> *const c_char {
 /// `struct ff_check_result`.
 #[repr(C)]
 pub struct Counts {
-    objects: u64,
-    free: u64,
+    bytes: u64,
+    bytes_free: u64,
     owned: u64,
+    bytes_owned: u64,
     in_mailboxes: u64,
+    bytes_in_mailboxes: u64,
     lost: u64,
     double_: u64,
     foreign: u64,
@@ -285,10 +287,12 @@ pub struct Counts {
 impl Counts {
     fn of(check: &Check) -> Counts {
         Counts {
-            objects: check.objects,
-            free: check.free,
+            bytes: check.bytes,
+            bytes_free: check.bytes_free,
             owned: check.owned,
+            bytes_owned: check.bytes_owned,
             in_mailboxes: check.in_mailboxes,
+            bytes_in_mailboxes: check.bytes_in_mailboxes,
             lost: check.lost,
             double_: check.double,
             foreign: check.foreign,

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::ObjectsError;
 use crate::heap::Heap;
-use crate::layout::{ClientId, GRANULE_BYTES, READY};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, READY, SPAN_BYTES, Span, span_of};
 use crate::liveness::Liveness;
 use crate::mailbox::{self, Ends, Mailbox};
 use crate::recovery::give_back;
 use crate::region::{Node, Platform, Region};
+use crate::sizes::Class;
+use crate::spans::span;
 use crate::words::Words;
 
 /// How long to wait.
@@ -91,16 +93,16 @@ impl<P: Platform> Client<P> {
         &self.region
     }
 
-    /// Allocates an object. Its bytes are what the last owner left.
+    /// Allocates an object of any size, at a multiple of 16. Its bytes are what the last owner left.
     ///
     /// # Errors
-    /// [`ObjectsError::TooLarge`], [`ObjectsError::Full`].
+    /// [`ObjectsError::Full`], [`ObjectsError::NoRun`].
     #[inline]
     pub fn allocate(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
-        if bytes as u64 > GRANULE_BYTES {
-            return Err(ObjectsError::TooLarge { bytes });
-        }
-        let granule = self.heap.allocate(&self.region)?;
+        let granule = match Class::of(bytes) {
+            Some(class) => self.heap.allocate(&self.region, class)?,
+            None => self.heap.allocate_run(&self.region, bytes)?,
+        };
         Ok(self.pointer(granule))
     }
 
@@ -120,7 +122,17 @@ impl<P: Platform> Client<P> {
     /// # Errors
     /// [`ObjectsError::NotOwned`].
     pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize, ObjectsError> {
-        self.owned(object, "measure").map(|_| GRANULE_BYTES as usize)
+        let granule = self.owned(object, "measure")?;
+        let bytes = match span(&self.region, span_of(granule)) {
+            Some(Span::Slots { class, .. }) => class.bytes(),
+            Some(Span::Run { spans, .. }) => u64::from(spans) * SPAN_BYTES,
+            other => {
+                return Err(self
+                    .region
+                    .damaged(format!("an object lies in a span that is {other:?}")));
+            }
+        };
+        Ok(bytes as usize)
     }
 
     /// A reference to an object, which is valid in every process: its distance from the beginning of the region,
@@ -141,7 +153,10 @@ impl<P: Platform> Client<P> {
         let within =
             Some(reference ^ self.tag()).filter(|offset| *offset < self.region.header.bytes);
         let granule = within.and_then(|offset| self.region.layout.granule_at(offset));
+        let is_one =
+            |granule: &u32| self.region.words.byte(self.region.layout.owner(*granule)) != FREE;
         granule
+            .filter(is_one)
             .map(|granule| self.pointer(granule))
             .ok_or(ObjectsError::ForeignReference { reference })
     }
@@ -199,11 +214,11 @@ impl<P: Platform> Client<P> {
         mailbox: Mailbox,
         timeout: Timeout,
     ) -> Result<Option<NonNull<u8>>, ObjectsError> {
-        let (region, id) = (&self.region, self.id);
+        let (region, heap) = (&self.region, &mut self.heap);
         let ends = &mut self.mailboxes[mailbox.0];
-        let mut granule = ends.receive(region, id)?;
+        let mut granule = ends.receive(region, heap)?;
         if granule.is_none() {
-            granule = wait(region, ends, timeout, |ends| ends.receive(region, id))?;
+            granule = wait(region, ends, timeout, |ends| ends.receive(region, heap))?;
         }
         Ok(granule.map(|granule| self.pointer(granule)))
     }
@@ -220,11 +235,12 @@ impl<P: Platform> Client<P> {
     fn owned(&self, object: NonNull<u8>, doing: &'static str) -> Result<u32, ObjectsError> {
         let pointer = object.addr().get();
         let offset = (pointer as u64).wrapping_sub(self.address);
-        let layout = &self.region.layout;
-        let is_ours =
-            |granule: &u32| self.region.words.byte(layout.owner(*granule)) == self.id.number();
-        let granule = layout.granule_at(offset).filter(is_ours);
-        granule.ok_or(ObjectsError::NotOwned { doing, pointer })
+        // No object begins where the owner byte is not an owner's: in the middle of one, or in a table.
+        let owner = self.region.words.byte_within(self.region.layout.owner_of_offset(offset));
+        match owner == Some(self.id.number()) {
+            true => Ok((offset / GRANULE_BYTES) as u32),
+            false => Err(ObjectsError::NotOwned { doing, pointer }),
+        }
     }
 }
 

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::census;
 use crate::error::ObjectsError;
 use crate::layout::{
-    BadHeader, ClientId, FREE, GRANULE_BYTES, HEADER_BYTES, Header, IN_MAILBOX, Layout, MAILBOXES,
-    VERSION,
+    BadHeader, ClientId, HEADER_BYTES, Header, IN_MAILBOX, Layout, MAILBOXES, Span, VERSION,
 };
 use crate::liveness::{KernelLocks, Liveness};
+use crate::spans::span;
 use crate::words::{self, Mapped, Words};
 
 /// What a region runs on.
@@ -81,14 +82,16 @@ pub struct Info {
     pub bytes: u64,
     /// Where every client maps it.
     pub address: u64,
-    /// Bytes of each object.
-    pub object_bytes: u64,
-    /// Objects that fit.
+    /// Bytes for objects.
+    pub data_bytes: u64,
+    /// Bytes that no object takes.
+    pub free_bytes: u64,
+    /// Objects, those in mailboxes among them.
     pub objects: u64,
-    /// Objects that no client has.
-    pub objects_free: u64,
     /// Objects in mailboxes.
     pub objects_in_mailboxes: u64,
+    /// Spans of 64 KiB that no client has. An object beyond 32 KiB takes whole ones, side by side.
+    pub spans_free: u64,
     /// Living clients.
     pub clients: Vec<ClientInfo>,
     /// Dead clients whose objects have not been recovered.
@@ -106,6 +109,8 @@ pub struct ClientInfo {
     pub pid: u64,
     /// Objects that it owns.
     pub objects: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
 }
 
 /// A mailbox.
@@ -246,30 +251,35 @@ impl<P: Platform> Region<P> {
     /// # Errors
     /// [`ObjectsError::Io`].
     pub fn info(&self) -> Result<Info, ObjectsError> {
-        let mut counts = [0u64; 256];
-        for granule in 0..self.layout.granules {
-            counts[usize::from(self.words.byte(self.layout.owner(granule)))] += 1;
-        }
+        let mut counts = [(0u64, 0u64); 256];
+        census::objects(self, |seen| {
+            let (objects, bytes) = &mut counts[usize::from(seen.owner)];
+            *objects += 1;
+            *bytes += seen.bytes;
+        });
         let mut clients = Vec::new();
         let mut clients_dead = 0;
         for id in ClientId::all().filter(|id| self.is_in_use(*id)) {
-            let objects = counts[usize::from(id.number())];
+            let (objects, bytes) = counts[usize::from(id.number())];
             let pid = self.words.word(self.layout.client_pid(id));
             match self.is_alive(id)? {
-                true => clients.push(ClientInfo { id: id.number(), pid, objects }),
+                true => clients.push(ClientInfo { id: id.number(), pid, objects, bytes }),
                 false => clients_dead += 1,
             }
         }
+        let taken: u64 = counts.iter().map(|(_, bytes)| bytes).sum();
         Ok(Info {
             path: self.path.clone(),
             version: VERSION,
             uuid: self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
             bytes: self.header.bytes,
             address: self.header.address,
-            object_bytes: GRANULE_BYTES,
-            objects: u64::from(self.layout.granules),
-            objects_free: counts[usize::from(FREE)],
-            objects_in_mailboxes: counts[usize::from(IN_MAILBOX)],
+            data_bytes: self.layout.span_bytes(),
+            free_bytes: self.layout.span_bytes().saturating_sub(taken),
+            objects: counts.iter().map(|(objects, _)| objects).sum(),
+            objects_in_mailboxes: counts[usize::from(IN_MAILBOX)].0,
+            spans_free: self.layout.spans().filter(|at| span(self, *at) == Some(Span::Free)).count()
+                as u64,
             clients,
             clients_dead,
             mailboxes: (0..MAILBOXES).filter_map(|index| self.mailbox_info(index)).collect(),

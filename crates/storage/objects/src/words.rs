@@ -23,6 +23,8 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 pub trait Words {
     /// Loads a byte.
     fn byte(&self, at: usize) -> u8;
+    /// Loads a byte, unless it is outside of the memory.
+    fn byte_within(&self, at: usize) -> Option<u8>;
     /// Stores a byte.
     fn set_byte(&self, at: usize, value: u8);
     /// Stores a byte if it is `from`; returns whether it was. Not for fast paths: it locks the memory.
@@ -73,6 +75,11 @@ impl Words for Mapped {
     #[inline]
     fn byte(&self, at: usize) -> u8 {
         self.byte_at(at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn byte_within(&self, at: usize) -> Option<u8> {
+        (at < self.bytes).then(|| self.byte(at))
     }
 
     #[inline]

@@ -36,6 +36,10 @@ impl Words for Counted {
         self.0.byte(at)
     }
 
+    fn byte_within(&self, at: usize) -> Option<u8> {
+        self.0.byte_within(at)
+    }
+
     fn set_byte(&self, at: usize, value: u8) {
         step();
         self.0.set_byte(at, value);
@@ -112,4 +116,10 @@ known! {
     ReceiveEmptiesSlotFirst = Some(Fault::ReceiveEmptiesSlotFirst);
     RecoveryFreesBeforeSlots = Some(Fault::RecoveryFreesBeforeSlots);
     RecoveryFreesIdFirst = Some(Fault::RecoveryFreesIdFirst);
+    RecoveryClearsMarksFirst = Some(Fault::RecoveryClearsMarksFirst);
+    ClaimMarksLast = Some(Fault::ClaimMarksLast);
+    ReceiveMarksLast = Some(Fault::ReceiveMarksLast);
+    RunCommitsFirst = Some(Fault::RunCommitsFirst);
+    FreeTakesRunLast = Some(Fault::FreeTakesRunLast);
+    ReleaseFreesFirstSpanFirst = Some(Fault::ReleaseFreesFirstSpanFirst);
 }
