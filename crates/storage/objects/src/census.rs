@@ -1,7 +1,8 @@
 //! All objects of a region, as its owner bytes and spans show them.
 
-use crate::layout::{FREE, SPAN_BYTES, SPAN_GRANULES, Span, first_granule};
+use crate::layout::{FREE, SPAN_BYTES, SPAN_GRANULES, first_granule};
 use crate::region::{Platform, Region};
+use crate::span::Span;
 use crate::spans::span;
 use crate::words::Words;
 

@@ -8,11 +8,10 @@ use serde::Serialize;
 
 use crate::census::{self, Seen};
 use crate::error::ObjectsError;
-use crate::layout::{
-    ClientId, FREE, IN_MAILBOX, MAILBOXES, Span, first_granule, slot_parts, span_of,
-};
+use crate::layout::{ClientId, FREE, IN_MAILBOX, MAILBOXES, first_granule, slot_parts, span_of};
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region};
+use crate::span::Span;
 use crate::spans::span;
 use crate::words::Words;
 

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::ObjectsError;
 use crate::heap::Heap;
-use crate::layout::{ClientId, FREE, GRANULE_BYTES, READY, SPAN_BYTES, Span, span_of};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, READY, SPAN_BYTES, span_of};
 use crate::liveness::Liveness;
 use crate::mailbox::{self, Ends, Mailbox};
 use crate::recovery::give_back;
 use crate::region::{Node, Platform, Region};
 use crate::sizes::Class;
+use crate::span::Span;
 use crate::spans::span;
 use crate::words::Words;
 
@@ -99,6 +100,21 @@ impl<P: Platform> Client<P> {
     /// [`ObjectsError::Full`], [`ObjectsError::NoRun`].
     #[inline]
     pub fn allocate(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
+        match self.allocate_known(bytes) {
+            Some(object) => Ok(object),
+            None => self.allocate_slowly(bytes),
+        }
+    }
+
+    /// Allocates from a list of free slots, if there is one.
+    #[inline]
+    pub(crate) fn allocate_known(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let granule = self.heap.allocate_known(&self.region, Class::of(bytes)?)?;
+        Some(self.pointer(granule))
+    }
+
+    #[cold]
+    pub(crate) fn allocate_slowly(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
         let granule = match Class::of(bytes) {
             Some(class) => self.heap.allocate(&self.region, class)?,
             None => self.heap.allocate_run(&self.region, bytes)?,
@@ -112,8 +128,23 @@ impl<P: Platform> Client<P> {
     /// [`ObjectsError::NotOwned`].
     #[inline]
     pub fn free(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
+        match self.free_own(object) {
+            true => Ok(()),
+            false => self.free_slowly(object),
+        }
+    }
+
+    /// Frees an object of the client that lies in one of its own spans.
+    #[inline]
+    pub(crate) fn free_own(&mut self, object: NonNull<u8>) -> bool {
+        let offset = (object.addr().get() as u64).wrapping_sub(self.address);
+        self.heap.free_own(&self.region, offset)
+    }
+
+    #[cold]
+    pub(crate) fn free_slowly(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
         let granule = self.owned(object, "free")?;
-        self.heap.free(&self.region, granule);
+        self.heap.free_other(&self.region, granule);
         Ok(())
     }
 
@@ -195,6 +226,7 @@ impl<P: Platform> Client<P> {
     ) -> Result<bool, ObjectsError> {
         let granule = self.owned(object, "send")?;
         let (region, id) = (&self.region, self.id);
+        self.heap.count_sent();
         let ends = &mut self.mailboxes[mailbox.0];
         if ends.send(region, id, granule)? {
             return Ok(true);

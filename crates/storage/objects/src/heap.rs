@@ -1,7 +1,7 @@
 //! What one client allocates from: its spans, and private lists of their free slots.
 //!
 //! ```text
-//!  allocate ◄── free ◄── freed ◄── free, of objects in own spans
+//!  allocate ◄── free ◄── freed ◄── free, of objects in own spans ──► forgotten beyond some
 //!                 ▲
 //!                 └── look at owner bytes ◄── own spans ◄── claim
 //! ```
@@ -10,70 +10,93 @@
 //!    one that is not free, or one twice: only the client of a span allocates in it, and owner bytes are looked
 //!    at only while both lists of their class are empty.
 //! 2. What is freed is allocated again only when the other list is empty. So an allocation does not wait
-//!    for the stores of the free before it.
+//!    for the stores of the free before it. Of many freed slots most are forgotten and found again by a look, in
+//!    the order of their addresses, which caches reward.
 //! 3. A span is marked in shared memory before the client claims it, and before it receives an object in it.
 
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, Layout, first_granule, span_of};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_BYTES, first_granule, span_of};
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region, has_fault};
 use crate::runs;
-use crate::sizes::{CLASSES, Class};
+use crate::sizes::Class;
 use crate::spans;
 use crate::words::Words;
 
-/// Own spans that are looked at before a new one is claimed.
-const LOOKED_AT: usize = 8;
+/// Own spans are looked at if one of so many of their slots may be free. Else a new span is claimed.
+const PER_FREE: usize = 8;
 /// Slots that a look gathers. So many objects of 64 bytes, their owner bytes and the list fit a first-level cache.
 const GATHERED: usize = 128;
 /// A look is worth it from so many slots on.
 const WORTH: usize = 64;
-/// Freed slots that are gathered before they count.
+/// Freed slots that are remembered.
 const FREED: usize = 256;
 /// Spans' worth of free slots of a class that a client keeps, if the region has enough of them.
 const KEPT_SPANS: u32 = 16;
-/// In [`Heap::kinds`]: the span is marked. The other bits: 0, or 1 + class of an own span.
+/// In [`Heap::kinds`]: 0, 1 + class of an own span, or that another span is marked.
 const MARKED: u8 = 0x80;
+/// A power of two beyond all classes, so that an index below it needs no other check.
+const LISTS: usize = 64;
 
-/// The slots of one class.
-#[derive(Debug)]
-struct Bin {
+/// Free slots of one class.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Lists {
     free: Vec<u32>,
     freed: Vec<u32>,
+}
+
+/// The spans of one class.
+#[derive(Debug)]
+struct Bin {
     spans: Vec<u32>,
     /// Where the next look begins: index of a span, and slot in it.
     at: (usize, u32),
-    /// A look that finds fewer slots is followed by a claim.
+    /// A look goes on until it has so many slots.
     worth: usize,
-    /// More free slots than this, and empty spans are given back.
-    most_free: usize,
+    /// Slots in these spans that may be free and are in no list, unless others freed them.
+    forgotten: usize,
+    /// [`Heap::sent`] before the last complete look.
+    sent: usize,
+    /// More forgotten slots than this, and empty spans are given back.
+    most_forgotten: usize,
 }
 
 /// The private part of a client's allocator.
 #[derive(Debug)]
 pub(crate) struct Heap {
     id: ClientId,
-    bins: Box<[Bin]>,
     kinds: Box<[u8]>,
+    lists: Box<[Lists; LISTS]>,
+    bins: Box<[Bin]>,
     /// Where the next look for a span begins.
     next_span: u32,
+    /// Objects sent: others may have freed so many in own spans.
+    sent: usize,
 }
 
 impl Heap {
     pub(crate) fn new(id: ClientId, layout: &Layout) -> Heap {
         let bin = |class: Class| Bin {
-            free: Vec::new(),
-            freed: Vec::with_capacity(FREED.min(2 * class.slots() as usize)),
             spans: Vec::new(),
             at: (0, 0),
             worth: WORTH.min(class.slots() as usize / 2),
-            most_free: least_kept(layout, class),
+            forgotten: 0,
+            sent: 0,
+            most_forgotten: least_kept(layout, class),
         };
+        let mut lists = Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; LISTS]);
+        for class in Class::all() {
+            let count = FREED.min(2 * class.slots() as usize);
+            lists[class.index()].freed = Vec::with_capacity(count);
+        }
         Heap {
             id,
+            lists,
             bins: Class::all().map(bin).collect(),
             kinds: vec![0; layout.end_span as usize].into(),
             next_span: layout.first_span,
+            sent: 0,
         }
     }
 
@@ -83,37 +106,78 @@ impl Heap {
         self.id
     }
 
-    /// Takes a free slot.
+    /// Takes a free slot, if one is known.
     #[inline]
+    pub(crate) fn allocate_known<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+    ) -> Option<u32> {
+        let granule = self.lists[class.index() % LISTS].free.pop()?;
+        // Commits. Killed before, the slot is free; after, it is a dead client's.
+        region.words.set_byte(region.layout.owner(granule), self.id.number());
+        Some(granule)
+    }
+
+    /// Takes a free slot.
+    #[cold]
     pub(crate) fn allocate<P: Platform>(
         &mut self,
         region: &Region<P>,
         class: Class,
     ) -> Result<u32, ObjectsError> {
-        let granule = match self.bins[class.index()].free.pop() {
-            Some(granule) => granule,
-            None => self.allocate_slowly(region, class)?,
-        };
-        // Commits. Killed before, the slot is free; after, it is a dead client's.
-        region.words.set_byte(region.layout.owner(granule), self.id.number());
-        Ok(granule)
+        self.refill(region, class)?;
+        if let Some(granule) = self.allocate_known(region, class) {
+            return Ok(granule);
+        }
+        // Rather a slot that is too large than none.
+        for class in class.and_larger() {
+            self.look_at_all(region, class);
+            if !self.has_free(class) {
+                self.claim(region, class);
+            }
+            if let Some(granule) = self.allocate_known(region, class) {
+                return Ok(granule);
+            }
+        }
+        Err(ObjectsError::Full)
     }
 
-    /// Gives back an object that the client owns.
+    /// Gives back an object of the client in one of its own spans; returns whether there is one at this offset.
     #[inline]
-    pub(crate) fn free<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
-        let kind = self.kinds[span_of(granule) as usize] & !MARKED;
-        if kind == 0 {
-            return free_in_other_span(region, self.id, granule);
+    pub(crate) fn free_own<P: Platform>(&mut self, region: &Region<P>, offset: u64) -> bool {
+        let Some(kind) = self.kinds.get((offset / SPAN_BYTES) as usize) else { return false };
+        let class = usize::from(kind.wrapping_sub(1));
+        if class >= LISTS || !offset.is_multiple_of(GRANULE_BYTES) {
+            return false;
         }
+        let granule = (offset / GRANULE_BYTES) as u32;
         // Commits.
-        region.words.set_byte(region.layout.owner(granule), FREE);
-        let bin = &mut self.bins[usize::from(kind - 1) % CLASSES];
-        if bin.freed.len() < bin.freed.capacity() {
-            bin.freed.push(granule);
-        } else {
-            self.count_freed(region, granule);
+        if !region.words.replace_own_byte(region.layout.owner(granule), self.id.number(), FREE) {
+            return false;
         }
+        let freed = &mut self.lists[class].freed;
+        if freed.len() < freed.capacity() {
+            freed.push(granule);
+        } else {
+            self.forget(region, granule);
+        }
+        true
+    }
+
+    /// Gives back an object that the client owns, in a span of another client or in whole spans.
+    #[cold]
+    pub(crate) fn free_other<P: Platform>(&self, region: &Region<P>, granule: u32) {
+        if !runs::free(region, self.id, granule) {
+            // Commits. The client of the span finds it.
+            region.words.set_byte(region.layout.owner(granule), FREE);
+        }
+    }
+
+    /// Counts an object that another client may free.
+    #[inline]
+    pub(crate) fn count_sent(&mut self) {
+        self.sent = self.sent.wrapping_add(1);
     }
 
     /// Sees to it that a recovery finds what the client is about to own in a span.
@@ -127,30 +191,7 @@ impl Heap {
     #[cold]
     fn mark_anew<P: Platform>(&mut self, region: &Region<P>, span: u32) {
         spans::mark(region, self.id, span);
-        self.kinds[span as usize] |= MARKED;
-    }
-
-    #[cold]
-    fn allocate_slowly<P: Platform>(
-        &mut self,
-        region: &Region<P>,
-        class: Class,
-    ) -> Result<u32, ObjectsError> {
-        self.refill(region, class)?;
-        if let Some(granule) = self.bins[class.index()].free.pop() {
-            return Ok(granule);
-        }
-        // Rather a slot that is too large than none.
-        for class in class.and_larger() {
-            self.look_at_all(region, class);
-            if !self.has_free(class) {
-                self.claim(region, class);
-            }
-            if let Some(granule) = self.bins[class.index()].free.pop() {
-                return Ok(granule);
-            }
-        }
-        Err(ObjectsError::Full)
+        self.kinds[span as usize] = MARKED;
     }
 
     fn refill<P: Platform>(
@@ -162,10 +203,13 @@ impl Heap {
         if self.has_free(class) {
             return Ok(());
         }
-        let count = self.bins[class.index()].spans.len().min(LOOKED_AT);
-        self.look_at(region, class, count);
         let bin = &self.bins[class.index()];
-        if bin.free.len() >= bin.worth || self.claim(region, class) || self.has_free(class) {
+        let may_be_free = bin.forgotten + self.sent.wrapping_sub(bin.sent);
+        let slots = bin.spans.len() * class.slots() as usize;
+        if may_be_free > 0 && may_be_free >= slots / PER_FREE {
+            self.look_at(region, class, bin.spans.len());
+        }
+        if self.has_free(class) || self.claim(region, class) {
             return Ok(());
         }
         self.look_at_all(region, class);
@@ -181,11 +225,11 @@ impl Heap {
     }
 
     fn has_free(&self, class: Class) -> bool {
-        !self.bins[class.index()].free.is_empty()
+        !self.lists[class.index()].free.is_empty()
     }
 
     fn take_freed(&mut self, class: Class) {
-        let Bin { free, freed, .. } = &mut self.bins[class.index()];
+        let Lists { free, freed } = &mut self.lists[class.index()];
         free.append(freed);
     }
 
@@ -194,37 +238,46 @@ impl Heap {
         self.take_freed(class);
         let count = self.bins[class.index()].spans.len();
         if count > 0 && !self.has_free(class) {
-            // From the beginning of a span: none is looked at twice.
-            self.bins[class.index()].at.1 = 0;
             self.look_at(region, class, count);
         }
     }
 
-    /// Looks at so many own spans for free slots, until there are enough. None of these spans has slots in the lists.
+    /// Looks at so many own spans for free slots, in a circle, until there are enough. None of these spans has slots in the lists.
     fn look_at<P: Platform>(&mut self, region: &Region<P>, class: Class, count: usize) {
-        let bin = &mut self.bins[class.index()];
+        let (bin, free) = (&mut self.bins[class.index()], &mut self.lists[class.index()].free);
         let (slots, granules) = (class.slots(), class.granules());
-        for _ in 0..count {
+        if bin.spans.is_empty() {
+            return;
+        }
+        let (_, begin) = bin.at;
+        for turn in 0..=count {
             let (index, slot) = bin.at;
+            // The last turn ends where the first one began.
+            let end = if turn == count { begin } else { slots };
             let first = first_granule(bin.spans[index]);
-            for slot in slot..slots {
+            for slot in slot..end {
                 let granule = first + slot * granules;
                 if region.words.byte(region.layout.owner(granule)) == FREE {
-                    bin.free.push(granule);
-                    if bin.free.len() == GATHERED {
-                        bin.at = (index, slot + 1);
-                        // From low to high addresses.
-                        bin.free.reverse();
-                        return;
-                    }
+                    free.push(granule);
+                    bin.forgotten = bin.forgotten.saturating_sub(1);
+                }
+                if free.len() >= GATHERED {
+                    bin.at = (index, slot + 1);
+                    // From low to high addresses.
+                    return free.reverse();
                 }
             }
-            bin.at = ((index + 1) % bin.spans.len(), 0);
-            if bin.free.len() >= bin.worth {
-                break;
+            if turn < count {
+                bin.at = ((index + 1) % bin.spans.len(), 0);
+            }
+            if free.len() >= bin.worth {
+                return free.reverse();
             }
         }
-        bin.free.reverse();
+        if count == bin.spans.len() {
+            (bin.forgotten, bin.sent) = (0, self.sent);
+        }
+        free.reverse();
     }
 
     /// Claims spans until one has a free slot; returns whether one has.
@@ -243,13 +296,13 @@ impl Heap {
                 continue;
             }
             self.mark(region, span);
-            self.kinds[span as usize] = MARKED | (class.number() + 1);
+            self.kinds[span as usize] = class.number() + 1;
             let bin = &mut self.bins[class.index()];
             bin.at = (bin.spans.len(), 0);
             bin.spans.push(span);
-            let before = self.bins[class.index()].free.len();
+            bin.forgotten += class.slots() as usize;
             self.look_at(region, class, 1);
-            if self.bins[class.index()].free.len() > before {
+            if self.has_free(class) {
                 return true;
             }
         }
@@ -257,17 +310,19 @@ impl Heap {
     }
 
     #[cold]
-    fn count_freed<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
-        let kind = self.kinds[span_of(granule) as usize] & !MARKED;
+    fn forget<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
+        let kind = self.kinds[span_of(granule) as usize];
         let Some(class) = kind.checked_sub(1).and_then(Class::new) else { return };
-        self.take_freed(class);
+        let freed = &mut self.lists[class.index()].freed;
         let bin = &mut self.bins[class.index()];
-        bin.freed.push(granule);
-        if bin.free.len() > bin.most_free {
+        bin.forgotten += freed.len();
+        freed.clear();
+        freed.push(granule);
+        if bin.forgotten > bin.most_forgotten {
             self.give_back(region, class, 1);
-            let bin = &mut self.bins[class.index()];
             // What is not given back is not looked at again soon.
-            bin.most_free = least_kept(&region.layout, class).max(2 * bin.free.len());
+            let bin = &mut self.bins[class.index()];
+            bin.most_forgotten = least_kept(&region.layout, class).max(2 * bin.forgotten);
         }
     }
 
@@ -282,17 +337,18 @@ impl Heap {
     /// allocation a claim.
     fn give_back<P: Platform>(&mut self, region: &Region<P>, class: Class, stay: usize) {
         self.take_freed(class);
-        let Heap { bins, kinds, id, .. } = self;
-        let bin = &mut bins[class.index()];
+        let Heap { bins, lists, kinds, id, .. } = self;
+        let (bin, free) = (&mut bins[class.index()], &mut lists[class.index()].free);
         let mut empty: Vec<u32> = bin.spans.clone();
         empty.retain(|span| spans::is_empty(region, *span));
         empty.truncate(empty.len().min(bin.spans.len().saturating_sub(stay)));
         for span in &empty {
             kinds[*span as usize] = 0;
         }
-        bin.free.retain(|granule| kinds[span_of(*granule) as usize] != 0);
+        free.retain(|granule| kinds[span_of(*granule) as usize] != 0);
         bin.spans.retain(|span| kinds[*span as usize] != 0);
         bin.at = (0, 0);
+        bin.forgotten = bin.forgotten.min(bin.spans.len() * class.slots() as usize);
         for span in empty {
             spans::give_back(region, *id, span);
         }
@@ -319,14 +375,6 @@ impl Heap {
             kinds[span as usize] = if is { MARKED } else { 0 };
         };
         runs::allocate(region, self.id, &mut is_marked, bytes)
-    }
-}
-
-#[cold]
-fn free_in_other_span<P: Platform>(region: &Region<P>, id: ClientId, granule: u32) {
-    if !runs::free(region, id, granule) {
-        // Commits. The client of the span finds it.
-        region.words.set_byte(region.layout.owner(granule), FREE);
     }
 }
 

@@ -12,7 +12,7 @@
 //!           64  client that sends       72  next to send          80  0 …
 //!          128  client that receives   136  next to receive      144  0 …
 //!          256  slots, 1,024 words: 0 empty, else sequence << 32 | granule + 1
-//!  307200  spans, a word for each 65,536 bytes of the region, see [`Span`]
+//!  307200  spans, a word for each 65,536 bytes of the region, see `span.rs`
 //!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
 //!       …  spans of 65,536 bytes                   (the first begins at a multiple of 65,536)
 //!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)
@@ -21,8 +21,6 @@
 //! from the beginning of the region, so that an address gives both by a shift. What lies before the first
 //! span has owner bytes, too; they are always 0. As the owner bytes end where the region ends, one
 //! comparison shows whether an address lies in the region.
-
-use crate::sizes::Class;
 
 /// Bytes of a granule, the unit in which objects are addressed.
 pub const GRANULE_BYTES: u64 = 16;
@@ -271,54 +269,6 @@ pub(crate) fn first_granule(span: u32) -> u32 {
     span * SPAN_GRANULES
 }
 
-/// What the word of a span says.
-///
-/// ```text
-///  byte 0  client    1  kind    2  class    3  0    4–7  number
-///          0            0 free                      0
-///          its client   1 slots  of its class       0          objects of one class; client 0: adopted by the next
-///          its client   2 claimed                   first      a run in the making
-///          its client   3 run                       spans      an object of whole spans begins here
-///          0            4 rest                      first      of the run that begins there
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Span {
-    Free,
-    Slots { client: u8, class: Class },
-    Claimed { client: u8, first: u32 },
-    Run { client: u8, spans: u32 },
-    Rest { first: u32 },
-}
-
-impl Span {
-    pub(crate) fn word(self) -> u64 {
-        let (client, kind, class, number) = match self {
-            Span::Free => (0, 0, 0, 0),
-            Span::Slots { client, class } => (client, 1, class.number(), 0),
-            Span::Claimed { client, first } => (client, 2, 0, first),
-            Span::Run { client, spans } => (client, 3, 0, spans),
-            Span::Rest { first } => (0, 4, 0, first),
-        };
-        let low = u64::from(client) | kind << 8 | u64::from(class) << 16;
-        low | u64::from(number) << 32
-    }
-
-    /// `None` if a span cannot have this word.
-    pub(crate) fn of(word: u64) -> Option<Span> {
-        let [client, kind, class, ..] = word.to_le_bytes();
-        let number = (word >> 32) as u32;
-        let span = match kind {
-            0 => Span::Free,
-            1 => Span::Slots { client, class: Class::new(class)? },
-            2 => Span::Claimed { client, first: number },
-            3 => Span::Run { client, spans: number },
-            4 => Span::Rest { first: number },
-            _ => return None,
-        };
-        (span.word() == word).then_some(span)
-    }
-}
-
 /// Where a mailbox's words lie.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MailboxLayout(usize);
@@ -448,24 +398,6 @@ mod tests {
             for wrong in [begin + 1, begin - GRANULE_BYTES, end, u64::MAX] {
                 assert_eq!(layout.granule_at(wrong), None);
             }
-        }
-    }
-
-    #[test]
-    fn words_of_spans_lie_as_drawn() {
-        let class = Class::of(64).expect("a class");
-        let words = [
-            (Span::Free, 0),
-            (Span::Slots { client: 7, class }, 0x0003_0107),
-            (Span::Claimed { client: 7, first: 9 }, 9 << 32 | 0x0207),
-            (Span::Run { client: 7, spans: 9 }, 9 << 32 | 0x0307),
-            (Span::Rest { first: 9 }, 9 << 32 | 0x0400),
-        ];
-        for (span, word) in words {
-            assert_eq!((span.word(), Span::of(word)), (word, Some(span)));
-        }
-        for wrong in [1, 0x0500, 0xff_0107, 1 << 24, 0x0401] {
-            assert_eq!(Span::of(wrong), None, "{wrong:#x}");
         }
     }
 

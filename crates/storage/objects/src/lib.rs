@@ -38,6 +38,7 @@ mod check;
 mod client;
 mod error;
 mod heap;
+mod info;
 pub mod layout;
 pub mod liveness;
 mod mailbox;
@@ -47,12 +48,14 @@ mod runs;
 #[cfg(feature = "seeded-faults")]
 pub mod seeded;
 mod sizes;
+mod span;
 mod spans;
 pub mod words;
 
 pub use check::Check;
 pub use client::{Client, Timeout};
 pub use error::ObjectsError;
+pub use info::{ClientInfo, Info, MailboxInfo};
 pub use layout::{CLIENTS, ClientId, MAILBOXES, MOST_SLOTS, SPAN_BYTES};
 pub use mailbox::Mailbox;
-pub use region::{Info, Node, Platform, Region};
+pub use region::{Node, Platform, Region};

@@ -14,10 +14,9 @@
 //! each 64 KiB of the region) and at the mailboxes.
 
 use crate::error::ObjectsError;
-use crate::layout::{
-    ClientId, FREE, LEAVING, MAILBOXES, SPAN_GRANULES, Span, first_granule, slot_parts,
-};
+use crate::layout::{ClientId, FREE, LEAVING, MAILBOXES, SPAN_GRANULES, first_granule, slot_parts};
 use crate::region::{Platform, Region, has_fault};
+use crate::span::Span;
 use crate::words::Words;
 use crate::{runs, spans};
 

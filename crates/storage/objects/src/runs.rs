@@ -12,9 +12,10 @@
 //! recovery of that client frees it, from the other spans to the first one. The other spans name the first one:
 //! so nothing is freed that has become another client's meanwhile.
 
-use crate::layout::{ClientId, FREE, Span, first_granule, span_of};
+use crate::layout::{ClientId, FREE, first_granule, span_of};
 use crate::region::{Platform, Region, has_fault};
 use crate::sizes::spans_for;
+use crate::span::Span;
 use crate::spans::{self, span, swap};
 use crate::words::Words;
 

@@ -3,9 +3,10 @@
 //! Who writes the word of a span: any client while it has none, by compare and swap; then its client alone.
 //! Marks are written by their client, and by its recovery.
 
-use crate::layout::{ClientId, FREE, SPAN_GRANULES, Span, first_granule};
+use crate::layout::{ClientId, FREE, SPAN_GRANULES, first_granule};
 use crate::region::{Platform, Region};
 use crate::sizes::Class;
+use crate::span::Span;
 use crate::words::Words;
 
 /// The word of a span.

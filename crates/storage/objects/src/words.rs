@@ -27,6 +27,9 @@ pub trait Words {
     fn byte_within(&self, at: usize) -> Option<u8>;
     /// Stores a byte.
     fn set_byte(&self, at: usize, value: u8);
+    /// Stores a byte that this client alone writes, if it is `from`; returns whether it was. False outside of the
+    /// memory.
+    fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool;
     /// Stores a byte if it is `from`; returns whether it was. Not for fast paths: it locks the memory.
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool;
     /// Loads a word.
@@ -85,6 +88,15 @@ impl Words for Mapped {
     #[inline]
     fn set_byte(&self, at: usize, value: u8) {
         self.byte_at(at).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool {
+        let is_from = at < self.bytes && self.byte(at) == from;
+        if is_from {
+            self.set_byte(at, to);
+        }
+        is_from
     }
 
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool {

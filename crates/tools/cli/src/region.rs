@@ -126,8 +126,11 @@ fn check(path: &Path, json: bool) -> CommandResult {
 }
 
 fn print_check(check: &Check) {
-    let Check { bytes, bytes_free, owned, bytes_owned, in_mailboxes, bytes_in_mailboxes, .. } = check;
-    println!("{bytes} bytes: {bytes_free} free, {bytes_owned} owned, {bytes_in_mailboxes} in mailboxes");
+    let Check { bytes, bytes_free, owned, bytes_owned, in_mailboxes, bytes_in_mailboxes, .. } =
+        check;
+    println!(
+        "{bytes} bytes: {bytes_free} free, {bytes_owned} owned, {bytes_in_mailboxes} in mailboxes"
+    );
     println!("{owned} objects owned, {in_mailboxes} in mailboxes");
     println!("{} lost, {} double, {} foreign", check.lost, check.double, check.foreign);
     println!("{} dead clients recovered", check.clients_recovered);

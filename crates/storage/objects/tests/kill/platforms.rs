@@ -45,6 +45,14 @@ impl Words for Counted {
         self.0.set_byte(at, value);
     }
 
+    fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool {
+        let is_from = self.0.byte_within(at) == Some(from);
+        if is_from {
+            self.set_byte(at, to);
+        }
+        is_from
+    }
+
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool {
         step();
         self.0.claim_byte(at, from, to)
