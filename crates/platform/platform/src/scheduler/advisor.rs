@@ -14,6 +14,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::decisions::Decisions;
 use crate::clock::now_ms;
@@ -27,11 +28,21 @@ pub struct Advisor {
     /// The policies.
     pub policies: Policies,
     settings: Settings,
-    journal: Mutex<Option<JournalFile>>,
+    book: Mutex<Book>,
+    /// When it was made, if time is counted from then on.
+    begun: Option<Instant>,
     /// Counts of decisions.
     pub counts: Family<DecisionLabels, Counter>,
     /// Decisions for viewers.
     pub decisions: Decisions,
+}
+
+/// Numbers decisions and writes them down.
+#[derive(Debug, Default)]
+struct Book {
+    /// The number of the next decision.
+    next: u64,
+    journal: Option<JournalFile>,
 }
 
 /// Labels of the count of decisions.
@@ -149,9 +160,14 @@ impl Advisor {
         if let Some(journal) = &mut journal {
             journal.write(settings, &Line::Settings { settings })?;
         }
-        let (policies, journal) = (settings.into(), Mutex::new(journal));
+        let (policies, book) = (settings.into(), Mutex::new(Book { next: 0, journal }));
         let (counts, decisions) = Default::default();
-        Ok(Advisor { policies, settings, journal, counts, decisions })
+        Ok(Advisor { policies, settings, book, begun: None, counts, decisions })
+    }
+
+    /// The same for a simulation: times in the journal count from now on, by the clock of Tokio.
+    pub fn simulated(settings: Settings, journal: Option<JournalFile>) -> io::Result<Advisor> {
+        Ok(Advisor { begun: Some(Instant::now()), ..Advisor::new(settings, journal)? })
     }
 
     /// The policy of memory that stays free for busy instances.
@@ -174,19 +190,22 @@ impl Advisor {
     /// Counts, publishes and journals a decision.
     pub fn record<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
         self.counts.get_or_create(&DecisionLabels::new::<F>(&decision.choice)).inc();
-        let record = Record::new(now_ms(), about, facts, decision).map_err(io::Error::from);
+        let record = Record::new(self.now_ms(), about, facts, decision).map_err(io::Error::from);
+        // Under one lock, so that the journal has decisions in the order of their numbers.
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = record.map(|record| Record { number: book.next, ..record });
+        book.next += 1;
         if let Ok(record) = &record {
             self.decisions.publish(record);
         }
-        self.append(record);
-    }
-
-    /// Writes a record to the journal, if there is one.
-    fn append(&self, record: io::Result<Record>) {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &mut *journal {
+        if let Some(file) = &mut book.journal {
             file.append(self.settings, record.map(Line::Record));
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = |begun: Instant| u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.begun.map_or_else(now_ms, since)
     }
 }
 
@@ -212,8 +231,8 @@ mod tests {
 
     fn replayed(path: &Path) -> (usize, usize) {
         let file = BufReader::new(File::open(path).unwrap());
-        let (count, differences) = journal::replay(file, None).unwrap();
-        (count, differences.len())
+        let replayed = journal::replay(file, None).unwrap();
+        (replayed.decisions, replayed.differences.len())
     }
 
     #[test]
@@ -260,13 +279,13 @@ mod tests {
     }
 
     fn lost(advisor: &Advisor) -> u64 {
-        advisor.journal.lock().unwrap().as_ref().unwrap().lost
+        advisor.book.lock().unwrap().journal.as_ref().unwrap().lost
     }
 
     /// Replaces the journal's file; returns the old one.
     fn replace(advisor: &Advisor, file: File) -> File {
-        let mut journal = advisor.journal.lock().unwrap();
-        std::mem::replace(&mut journal.as_mut().unwrap().file, file)
+        let mut book = advisor.book.lock().unwrap();
+        std::mem::replace(&mut book.journal.as_mut().unwrap().file, file)
     }
 
     #[test]
@@ -284,6 +303,8 @@ mod tests {
         replace(&advisor, disk);
         ask(&advisor);
         assert_eq!((replayed(&path), lost(&advisor)), ((2, 0), 0));
+        let file = BufReader::new(File::open(&path).unwrap());
+        assert_eq!(journal::replay(file, None).unwrap().missing, 3, "numbers show what is lost");
     }
 
     #[test]
@@ -291,7 +312,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         let advisor = asked(&path);
-        advisor.journal.lock().unwrap().as_mut().unwrap().bytes = MOST_BYTES;
+        advisor.book.lock().unwrap().journal.as_mut().unwrap().bytes = MOST_BYTES;
         // The old journal was renamed, and creating the new one failed.
         fs::rename(&path, directory.path().join("decisions.old.jsonl")).unwrap();
         fs::create_dir(&path).unwrap();
