@@ -21,7 +21,7 @@ use crate::placement::PlacementFacts;
 use crate::reclaim::ReclaimFacts;
 use crate::relief::ReliefFacts;
 use crate::tiering::TieringFacts;
-use crate::{Decision, Facts, Policies, Policy, Settings};
+use crate::{Decision, Facts, Policies, Question, Settings};
 
 /// The journal cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -171,24 +171,24 @@ impl Policies {
     /// Repeats the decision of a record.
     fn replay(&self, record: &Record) -> Result<(Value, String), String> {
         match record.question.as_str() {
-            TieringFacts::QUESTION => ask(&*self.tiering, record),
-            CheckpointFacts::QUESTION => ask(&*self.checkpoint, record),
-            IdleFacts::QUESTION => ask(&*self.keep_alive, record),
-            EmptyFacts::QUESTION => ask(&*self.empty_ghosts, record),
-            AttachedFacts::QUESTION => ask(&*self.attached_ghosts, record),
-            PlacementFacts::QUESTION => ask(&*self.placement, record),
-            AdmissionFacts::QUESTION => ask(&*self.admission, record),
-            GrowthFacts::QUESTION => ask(&*self.growth, record),
-            ReliefFacts::QUESTION => ask(&*self.relief, record),
-            ReclaimFacts::QUESTION => ask(&*self.reclaim, record),
+            TieringFacts::QUESTION => ask::<TieringFacts>(self, record),
+            CheckpointFacts::QUESTION => ask::<CheckpointFacts>(self, record),
+            IdleFacts::QUESTION => ask::<IdleFacts>(self, record),
+            EmptyFacts::QUESTION => ask::<EmptyFacts>(self, record),
+            AttachedFacts::QUESTION => ask::<AttachedFacts>(self, record),
+            PlacementFacts::QUESTION => ask::<PlacementFacts>(self, record),
+            AdmissionFacts::QUESTION => ask::<AdmissionFacts>(self, record),
+            GrowthFacts::QUESTION => ask::<GrowthFacts>(self, record),
+            ReliefFacts::QUESTION => ask::<ReliefFacts>(self, record),
+            ReclaimFacts::QUESTION => ask::<ReclaimFacts>(self, record),
             other => Err(format!("unknown question '{other}'")),
         }
     }
 }
 
-fn ask<F: Facts>(policy: &dyn Policy<F>, record: &Record) -> Result<(Value, String), String> {
+fn ask<F: Question>(policies: &Policies, record: &Record) -> Result<(Value, String), String> {
     let facts: F = serde_json::from_value(record.facts.clone()).map_err(|e| e.to_string())?;
-    let Decision { choice, why } = policy.decide(&facts);
+    let Decision { choice, why } = F::policy(policies).decide(&facts);
     Ok((serde_json::to_value(choice).map_err(|e| e.to_string())?, why))
 }
 
@@ -196,6 +196,7 @@ fn ask<F: Facts>(policy: &dyn Policy<F>, record: &Record) -> Result<(Value, Stri
 mod tests {
     use super::*;
     use crate::Memory;
+    use crate::Policy;
     use crate::admission::Idle;
     use crate::checkpoint::AfterCalls;
     use crate::growth::Worker;

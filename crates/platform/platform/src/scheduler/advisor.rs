@@ -1,5 +1,7 @@
 //! Asks the policies, and writes the decision journal.
 
+use std::cell::RefCell;
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -9,7 +11,8 @@ use std::time::Duration;
 
 use farfork_policy::journal::{self, Line, Record};
 use farfork_policy::settings::Growth;
-use farfork_policy::{Decision, Facts, Policies, Policy, Settings};
+use farfork_policy::{Decision, Facts, Policies, Question, Settings};
+use farfork_scheduler::Advice;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -25,8 +28,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Policies and their journal.
 #[derive(Debug)]
 pub struct Advisor {
-    /// The policies.
-    pub policies: Policies,
+    policies: Policies,
     settings: Settings,
     book: Mutex<Book>,
     /// When it was made, if time is counted from then on.
@@ -180,17 +182,35 @@ impl Advisor {
         Duration::from_millis(self.settings.freeze.after_ms)
     }
 
-    /// Decides by a policy, and records the decision.
-    pub fn decide<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
-        let decision = policy.decide(facts);
-        self.record(about, facts, &decision);
-        decision.choice
+    /// Decides by a policy, without recording the decision.
+    pub fn consider<F: Question>(&self, facts: &F) -> Decision<F::Choice> {
+        F::policy(&self.policies).decide(facts)
+    }
+
+    /// Decides where a lock is held: decisions are recorded when the returned value is dropped.
+    pub fn deferred(&self) -> Deferred<'_> {
+        Deferred { advisor: self, made: RefCell::default() }
     }
 
     /// Counts, publishes and journals a decision.
-    pub fn record<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
-        self.counts.get_or_create(&DecisionLabels::new::<F>(&decision.choice)).inc();
-        let record = Record::new(self.now_ms(), about, facts, decision).map_err(io::Error::from);
+    pub fn record<F: Facts>(&self, about: &dyn Display, facts: &F, decision: &Decision<F::Choice>) {
+        self.keep(self.made(about, facts, decision));
+    }
+
+    fn made<F: Facts>(
+        &self,
+        about: &dyn Display,
+        facts: &F,
+        decision: &Decision<F::Choice>,
+    ) -> Made {
+        let record = Record::new(self.now_ms(), &about.to_string(), facts, decision);
+        let labels = DecisionLabels::new::<F>(&decision.choice);
+        Made { labels, record: record.map_err(io::Error::from) }
+    }
+
+    fn keep(&self, made: Made) {
+        let Made { labels, record } = made;
+        self.counts.get_or_create(&labels).inc();
         // Under one lock, so that the journal has decisions in the order of their numbers.
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         let record = record.map(|record| Record { number: book.next, ..record });
@@ -206,6 +226,42 @@ impl Advisor {
     fn now_ms(&self) -> u64 {
         let since = |begun: Instant| u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.begun.map_or_else(now_ms, since)
+    }
+}
+
+impl Advice for Advisor {
+    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+        let decision = self.consider(facts);
+        self.record(about, facts, &decision);
+        decision.choice
+    }
+}
+
+/// A decision that is to be recorded.
+#[derive(Debug)]
+struct Made {
+    labels: DecisionLabels,
+    record: io::Result<Record>,
+}
+
+/// Decides, and records the decisions when it is dropped.
+#[derive(Debug)]
+pub struct Deferred<'a> {
+    advisor: &'a Advisor,
+    made: RefCell<Vec<Made>>,
+}
+
+impl Advice for Deferred<'_> {
+    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+        let decision = self.advisor.consider(facts);
+        self.made.borrow_mut().push(self.advisor.made(about, facts, &decision));
+        decision.choice
+    }
+}
+
+impl Drop for Deferred<'_> {
+    fn drop(&mut self) {
+        self.made.take().into_iter().for_each(|made| self.advisor.keep(made));
     }
 }
 
@@ -244,7 +300,7 @@ mod tests {
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
             for (calls, expected) in [(1, Timing::NotYet), (16, Timing::Now)] {
                 let facts = CheckpointFacts { calls, ..CheckpointFacts::default() };
-                let choice = advisor.decide(&*advisor.policies.checkpoint, "guest/a", &facts);
+                let choice = advisor.decide(&"guest/a", &facts);
                 assert_eq!(choice, expected);
             }
         }
@@ -261,7 +317,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             let journal = JournalFile::open(&path).unwrap();
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-            advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+            advisor.decide(&"guest/a", &CheckpointFacts::default());
         }
         assert_eq!(replayed(&path), (2, 0));
     }
@@ -275,7 +331,7 @@ mod tests {
     }
 
     fn ask(advisor: &Advisor) {
-        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&"guest/a", &CheckpointFacts::default());
     }
 
     fn lost(advisor: &Advisor) -> u64 {
@@ -331,7 +387,7 @@ mod tests {
         let mut journal = JournalFile::open(&path).unwrap();
         journal.bytes = MOST_BYTES;
         let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&"guest/a", &CheckpointFacts::default());
         assert_eq!(replayed(&path), (1, 0));
         assert!(directory.path().join("decisions.old.jsonl").exists());
         let text = fs::read_to_string(&path).unwrap();

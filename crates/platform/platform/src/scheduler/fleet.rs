@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farfork_policy::admission::Idle;
+use farfork_policy::occupant::OccupantId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -201,7 +202,7 @@ impl Fleet {
         let here = || state.entries.iter().filter(|(_, entry)| entry.node == node);
         let idle = here().filter_map(|(id, entry)| match entry.work {
             Work::Idle { calls_per_hour } => Some(Idle {
-                id: id.to_string(),
+                id: OccupantId::instance(*id),
                 bytes: entry.bytes,
                 saves_us: entry.start_us,
                 uses_per_hour: calls_per_hour,
@@ -214,12 +215,11 @@ impl Fleet {
         Occupancy { idle: idle.collect(), busy, leaving_bytes, is_settling }
     }
 
-    /// Asks the functions of these instances to end them if they are still idle. Ignores names that
-    /// are not instances.
-    pub fn evict(&self, ids: &[String]) {
+    /// Asks the functions of these instances to end them if they are still idle. Ignores ghosts.
+    pub fn evict(&self, ids: &[OccupantId]) {
         let mut state = self.state();
         for id in ids {
-            let entry = id.parse().ok().and_then(|id: u64| state.entries.get_mut(&id));
+            let entry = id.as_instance().and_then(|id| state.entries.get_mut(&id));
             if let Some(entry) = entry {
                 if entry.work != Work::Busy {
                     entry.work = Work::Ending(Instant::now());
@@ -299,7 +299,7 @@ mod tests {
         let busy = |busy, is_settling| Occupancy { busy, is_settling, ..Occupancy::default() };
         assert_eq!(fleet.on("a"), busy(2, false));
         first.set_idle(Some(9), Some(50));
-        let idle = Idle { id: "1".to_owned(), bytes: 50, saves_us: 7, uses_per_hour: 9 };
+        let idle = Idle { id: OccupantId::instance(1), bytes: 50, saves_us: 7, uses_per_hour: 9 };
         assert_eq!(fleet.on("a"), Occupancy { idle: vec![idle], ..busy(1, true) });
         assert_eq!(fleet.on("b"), busy(1, false));
         let idle = fleet.instances().into_iter().filter(|instance| instance.is_idle);
@@ -309,11 +309,11 @@ mod tests {
         );
         first.set_idle(None, None);
         assert_eq!(fleet.on("a"), busy(2, true));
-        fleet.evict(&["2".to_owned(), "99".to_owned(), "x".to_owned()]);
+        fleet.evict(&["2", "99", "x"].map(OccupantId::from));
         assert_eq!(evicted.load(Ordering::Relaxed), 1 << 8);
         assert_eq!(fleet.on("a"), busy(2, true), "it is busy");
         drop(second);
-        fleet.evict(&["2".to_owned()]);
+        fleet.evict(&[OccupantId::instance(2)]);
         assert_eq!((fleet.on("a").busy, evicted.load(Ordering::Relaxed)), (1, 1 << 8));
         drop((first, other));
         assert_eq!(fleet.on("b"), busy(0, true));
@@ -332,9 +332,9 @@ mod tests {
         let leaving = || fleet.on("a").leaving_bytes;
         let (first, second, third) = (place(1), place(2), place(3));
         assert_eq!(leaving(), 0);
-        fleet.evict(&["1".to_owned()]);
-        let left: Vec<String> = fleet.on("a").idle.into_iter().map(|idle| idle.id).collect();
-        assert_eq!((leaving(), left), (30, vec!["2".to_owned(), "3".to_owned()]));
+        fleet.evict(&[OccupantId::instance(1)]);
+        let left: Vec<OccupantId> = fleet.on("a").idle.into_iter().map(|idle| idle.id).collect();
+        assert_eq!((leaving(), left), (30, [2, 3].map(OccupantId::instance).to_vec()));
         drop(first);
         let (ghost, other) = (fleet.leaving("a", 5), fleet.leaving("b", 1000));
         assert_eq!((leaving(), fleet.on("b").is_settling), (35, true));
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!((leaving(), fleet.on("b").is_settling), (0, true));
         tokio::time::advance(SETTLED).await;
         assert_eq!(fleet.on("b"), Occupancy::default());
-        fleet.evict(&["2".to_owned(), "3".to_owned()]);
+        fleet.evict(&[2, 3].map(OccupantId::instance));
         second.set_idle(None, None);
         assert_eq!((leaving(), fleet.on("a").busy), (30, 1), "a call came first");
         tokio::time::advance(LEAVING).await;

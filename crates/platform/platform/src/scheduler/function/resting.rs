@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use farfork_policy::keep_alive::IdleFacts;
 use farfork_policy::placement::NodeFacts;
+use farfork_scheduler::Advice;
 use tokio::time::Instant;
 
 use super::Function;
@@ -36,7 +37,7 @@ impl Function {
             gaps: self.gaps.gaps(),
         };
         let advisor = &self.shared.advisor;
-        let window_ms = advisor.decide(&*advisor.policies.keep_alive, &self.about, &facts);
+        let window_ms = advisor.decide(&self.about, &facts);
         let freeze_after = advisor.freeze_after();
         if let Some(node) = node.filter(|_| window_ms > 0 && !self.is_gone) {
             // While it counts as busy, room for what it may take is set aside.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use farfork_policy::admission::{Admission, AdmissionFacts};
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
+use farfork_scheduler::Advice;
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
@@ -31,7 +32,7 @@ impl Function {
             let nodes = self.shared.nodes.nodes(claim, image);
             let facts = PlacementFacts { need_bytes: claim.most_bytes(), nodes };
             let advisor = &self.shared.advisor;
-            match advisor.decide(&*advisor.policies.placement, &self.about, &facts) {
+            match advisor.decide(&self.about, &facts) {
                 Some(node) => self.start_on(node, &facts),
                 None => return self.make_room(&facts),
             }
@@ -167,7 +168,7 @@ impl Function {
         }
         let advisor = &self.shared.advisor;
         for (facts, node) in nodes {
-            match advisor.decide(&*advisor.policies.admission, &self.about, &facts) {
+            match advisor.decide(&self.about, &facts) {
                 // Room has become free meanwhile.
                 Admission::Start | Admission::Wait => return,
                 Admission::Evict(ids) => return self.shared.evict(node, &ids),
