@@ -1,8 +1,10 @@
 //! The scheduler's state, and what changes it. The platform drives it on real nodes.
 //!
 //! ```text
-//!  driver ── what has happened, and when (microseconds) ──► Ledger ──► what is to be done
-//!    ▲                                                        │ facts
+//!  driver ── what has happened, and when (microseconds) ──► Ledger   what takes memory of each node
+//!    ▲                                                      Fleet    what can end for others, and is ending
+//!    │                                                      Resting  a function's idle instances
+//!    │                                                        │ facts
 //!    └── locks, clocks, tasks, requests to agents             └──► Advice ──► policies
 //! ```
 //! Invariants:
@@ -16,13 +18,17 @@
 mod advice;
 mod arrivals;
 mod claim;
+mod fleet;
 mod instance;
 mod ledger;
 mod node;
+mod resting;
 mod stock;
 
 pub use advice::Advice;
 pub use claim::{Claim, ImageSpec, Usage};
+pub use fleet::{Fleet, NewInstance, Occupancy};
 pub use ledger::{
     AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
+pub use resting::{RestEffect, Resting};

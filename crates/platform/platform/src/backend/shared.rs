@@ -14,9 +14,9 @@ use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{AgentGhost, Claim, Ledger, NodeId, NodeStatus, PauseChange, Usage};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::MEASURE;
+use crate::clock::Clock;
 use crate::scheduler::nodes::{NodeGhosts, NodeState};
 
 /// A ghost: node and the agent's name of it.
@@ -26,8 +26,7 @@ pub type Ghost = (String, String);
 #[derive(Debug)]
 pub struct SharedLedger {
     ledger: Mutex<Ledger>,
-    /// The ledger's times count from here.
-    begun: Instant,
+    clock: Clock,
     /// Notified when busy instances may take more than is free, so that a node is measured more
     /// often.
     crowded: Condvar,
@@ -48,7 +47,7 @@ impl SharedLedger {
     pub fn new(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> SharedLedger {
         let ledger = Ledger::new(nodes.iter().cloned(), node_memory_bytes, growth, 0);
         let (crowded, turned) = (Condvar::new(), watch::Sender::new(()));
-        SharedLedger { ledger: Mutex::new(ledger), begun: Instant::now(), crowded, turned }
+        SharedLedger { ledger: Mutex::new(ledger), clock: Clock::default(), crowded, turned }
     }
 
     /// Locks it.
@@ -56,7 +55,7 @@ impl SharedLedger {
         // Every step leaves the ledger valid.
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that times do not decrease.
-        let now_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let now_us = self.clock.now_us();
         Locked { ledger, now_us }
     }
 

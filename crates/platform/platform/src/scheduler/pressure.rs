@@ -10,11 +10,11 @@ use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
 use farfork_policy::relief::ReliefFacts;
 use farfork_scheduler::Advice;
 
-use super::fleet::Occupancy;
 use super::image;
 use super::image_usage::ImageStats;
 use super::nodes::{Claim, NodeGhosts};
 use super::platform::Shared;
+use farfork_scheduler::Occupancy;
 
 /// Period of the check of nodes' memory.
 const RELIEF: Duration = Duration::from_millis(250);

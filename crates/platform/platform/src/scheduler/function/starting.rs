@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farfork_policy::admission::{Admission, AdmissionFacts};
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
-use farfork_scheduler::Advice;
+use farfork_scheduler::{Advice, NewInstance, Occupancy};
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::api::{Outcome, Response, StartKind};
 use crate::scheduler::code::NoCode;
-use crate::scheduler::fleet::{NewInstance, Occupancy};
+use crate::scheduler::fleet::Owner;
 use crate::scheduler::instance::Instance;
 use crate::scheduler::nodes::{Claim, NodesError, Start};
 
@@ -104,8 +104,8 @@ impl Function {
                 let start_us = micros(started.took.whole);
                 let [evicts, ends] = [outbox.clone(), outbox.clone()];
                 let evict = move || drop(evicts.send(Message::Evict(id)));
-                let new = NewInstance { id, function, node: &node, bytes: need_bytes, start_us };
-                let slot = shared.fleet.add(new, evict);
+                let new = NewInstance { id, node: &node, bytes: need_bytes, start_us };
+                let slot = shared.fleet.add(new, Owner { function, evict: Box::new(evict) });
                 let on_exit = move || drop(ends.send(Message::Ended(id)));
                 Box::new(Instance::new(started, kind, slot, on_exit))
             });
