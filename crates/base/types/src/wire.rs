@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::Tiering;
+use crate::{LocalShare, Tiering};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of one document.
@@ -250,6 +250,9 @@ pub struct RestoreCall {
     /// When pages become local.
     #[serde(default)]
     pub tiering: Tiering,
+    /// How much of the image becomes local before the clone runs, if that is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_share: Option<LocalShare>,
     /// Whether this is a profiling clone.
     #[serde(default)]
     pub profile: bool,
@@ -448,6 +451,12 @@ pub struct CloneState {
     pub is_profiled: bool,
     /// Anonymous memory and page tables, in bytes.
     pub local_bytes: u64,
+    /// Anonymous memory in near memory, in bytes.
+    #[serde(default)]
+    pub near_bytes: u64,
+    /// Anonymous memory on memory nodes without processors, in bytes.
+    #[serde(default)]
+    pub far_bytes: u64,
     /// Bytes that were made local while it ran (`farfork promote`).
     #[serde(default)]
     pub promoted_bytes: u64,

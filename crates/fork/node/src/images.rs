@@ -334,6 +334,11 @@ impl NodeImage {
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
         let overlay = self.overlay(pool, kind)?;
         let ahead_bytes = overlay.as_ref().map_or(0, |overlay| overlay.ahead_bytes);
+        if kind.share.is_some()
+            && !(headroom.has(ahead_bytes) && headroom::machine_has(ahead_bytes))
+        {
+            return Err(NodeError::ShareRoom { bytes: ahead_bytes });
+        }
         match kind.start {
             _ if ahead_bytes == 0 || headroom.has(ahead_bytes) => Ok(overlay),
             Start::AtOnce => Ok(None),

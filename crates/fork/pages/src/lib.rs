@@ -11,6 +11,7 @@ mod places;
 pub mod policy;
 mod set;
 mod tier;
+pub mod share;
 
 pub use access::Access;
 pub use observed::{Observed, Touched};

@@ -184,6 +184,7 @@ impl Restore {
             requested_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ghost: Some(ghost),
             tiering: self.tiering,
+            local_share: None,
             profile: false,
             timeout_s: DEFAULT_TIMEOUT_S,
         };
