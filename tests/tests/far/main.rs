@@ -13,5 +13,5 @@ fn main() -> ExitCode {
     let mut tests = Tests::begin();
     answers::add(&mut tests);
     failures::add(&mut tests);
-    tests.run_and(bed::tear_down)
+    tests.run()
 }
