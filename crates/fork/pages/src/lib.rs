@@ -10,8 +10,8 @@ pub mod overlay;
 mod places;
 pub mod policy;
 mod set;
-mod tier;
 pub mod share;
+mod tier;
 
 pub use access::Access;
 pub use observed::{Observed, Touched};

@@ -39,7 +39,7 @@ pub struct ImageFile {
     pub id: ImageId,
     file: File,
     /// What of it lies on another node.
-    far: Option<FarParts>,
+    far: Option<Box<FarParts>>,
     /// The same image on another node, as a file here.
     far_file: Option<File>,
 }
@@ -57,7 +57,7 @@ impl ImageFile {
 
     /// What of it lies on another node.
     pub fn far(&self) -> Option<&FarParts> {
-        self.far.as_ref()
+        self.far.as_deref()
     }
 
     /// The same, with the image as another node has it: a file with the same bytes at the same offsets.
@@ -146,7 +146,7 @@ impl ImageFile {
             bytes: bytes.unwrap_or(found.len()),
             created_unix_s: found.mtime() as u64,
         };
-        Ok(ImageFile { id, file, far, far_file: None })
+        Ok(ImageFile { id, file, far: far.map(Box::new), far_file: None })
     }
 }
 
