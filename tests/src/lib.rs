@@ -11,6 +11,7 @@ pub mod driver;
 pub mod farfork;
 pub mod flavour;
 pub mod known;
+pub mod nodes;
 pub mod program;
 mod stage;
 pub mod stalls;

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use farfork_tests::driver::Tests;
+use farfork_tests::nodes::{demand, missing};
 use farfork_tests::program::{Program, Source};
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, farfork, testbed};
+use farfork_tests::{Outcome, farfork, testbed};
 use nix::sys::signal::Signal;
 
-use crate::bed::{Bed, missing};
+use crate::bed::Bed;
 
 /// Adds the tests.
 pub fn add(tests: &mut Tests) {
@@ -21,10 +22,6 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::copied", missing(), copied);
     tests.add("far::refused_policy", missing(), refused_policy);
     tests.add("far::clone_of_a_clone", missing(), clone_of_a_clone);
-}
-
-pub fn demand(holds: bool, what: &str, seen: &dyn std::fmt::Debug) -> Outcome {
-    if holds { Ok(()) } else { Err(Trouble::Failed(format!("expected {what}, saw {seen:?}"))) }
 }
 
 fn on_demand() -> Outcome {
@@ -150,7 +147,7 @@ fn clone_of_a_clone() -> Outcome {
     clone.await_line("NOTE touched 1")?;
     let again = format!("{image}-2");
     let mut command = farfork::checkpoint(&bed.pool, pid.cast_unsigned(), &again, &[])?;
-    command.env(farfork::RUN, &bed.run);
+    command.env(farfork::RUN, bed.run());
     farfork::must_run(command)?;
     // Without far memory, from here on.
     clone.send_byte();

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use farfork_tests::driver::Tests;
+use farfork_tests::nodes::{demand, missing};
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
@@ -13,8 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::answers::demand;
-use crate::bed::{Bed, DEADLINE, missing};
+use crate::bed::{Bed, DEADLINE};
 
 /// Above a deadline: a fault is tried twice, and the machine has other things to do.
 const MARGIN: Duration = Duration::from_secs(4);

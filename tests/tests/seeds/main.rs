@@ -5,9 +5,10 @@ mod bed;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bed::{AWAY, Bed, HOME, Seed, demand, end, missing};
+use bed::{Bed, Seed};
 use farfork_seed::handle::Handle;
 use farfork_tests::driver::Tests;
+use farfork_tests::nodes::{AWAY, HOME, demand, end, missing};
 use farfork_tests::program::{Program, Source};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};

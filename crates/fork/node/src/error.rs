@@ -87,6 +87,16 @@ pub enum NodeError {
         /// The pool.
         pool: PathBuf,
     },
+    /// Parts of an image lie on another node, which this one cannot use.
+    #[error("cannot use the parts of image {cid} that lie at {node}: {reason}")]
+    FarParts {
+        /// The image.
+        cid: Cid,
+        /// Address of the other node.
+        node: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// Clones map a copy, and there cannot be one.
     #[error(
         "image {cid} cannot be copied into this node's memory: {bytes} bytes needed, less free; end clones \

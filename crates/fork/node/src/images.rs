@@ -18,6 +18,7 @@ use farfork_restore::{AttachedImage, ImageSource, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
+use crate::far_parts;
 use crate::headroom::{self, MemoryHeadroom};
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
@@ -220,7 +221,8 @@ impl NodePool {
         if self.source != ImageSource::Pool && !self.make_room(bytes) {
             return Err(NodeError::NoRoomForCopy { cid, bytes });
         }
-        let attached = attach(&self.pool, file, self.source)?;
+        let whole = far_parts::with_far_side(file)?;
+        let attached = attach(&self.pool, whole.as_ref().unwrap_or(file), self.source)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
         let epoch = Mutex::default();
