@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod cid;
+#[cfg(feature = "std")]
+mod printable;
 mod share;
 mod tiering;
 mod units;
@@ -13,6 +15,8 @@ mod units;
 pub mod wire;
 
 pub use cid::{Cid, ParseCidError};
+#[cfg(feature = "std")]
+pub use printable::{is_unsafe, printable};
 pub use share::{LocalShare, LocalShareError};
 pub use tiering::{ParseTieringError, Tiering};
 pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use crate::printable::{printable, printable_json};
+use crate::printable::printable_json;
+use farfork_types::printable;
 
 /// Most bytes of an event. What is longer is cut.
 const MOST_BYTES: usize = 8 << 10;

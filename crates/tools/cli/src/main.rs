@@ -3,6 +3,16 @@
 //! Exit status: 0 done, 1 the work failed, 2 the call was wrong. With `--json` stdout holds one
 //! JSON document and nothing else.
 
+/// Prints a line on standard output, and ends the command where that cannot be written.
+macro_rules! println {
+    () => { $crate::output::line(format_args!("")) };
+    ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
+}
+/// Prints a line on standard error, without control characters of others.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::output::error_line(format_args!($($text)*)) };
+}
+
 mod archive;
 mod bench;
 mod checkpoint;

@@ -6,17 +6,16 @@
 use std::borrow::Cow;
 use std::io::IsTerminal;
 
-/// A line without raw control characters, except tabs.
-pub(crate) fn printable(line: &str) -> Cow<'_, str> {
-    match line.contains(is_unsafe) {
-        true => Cow::Owned(line.chars().map(escaped).collect()),
-        false => Cow::Borrowed(line),
-    }
-}
+use farfork_types::{is_unsafe, printable};
 
 /// A line for `stream`: without raw control characters if that is a terminal.
 pub(crate) fn shown<'l>(line: &'l str, stream: &impl IsTerminal) -> Cow<'l, str> {
     if stream.is_terminal() { printable(line) } else { Cow::Borrowed(line) }
+}
+
+/// A text of several lines, each of them [printable].
+pub(crate) fn printable_text(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// A JSON document without raw control characters, except line ends between its parts. It has the same
@@ -29,27 +28,20 @@ pub(crate) fn printable_json(document: &str) -> String {
     document.chars().map(escape).collect()
 }
 
-/// Control characters, and those that end lines or turn their direction.
-fn is_unsafe(letter: char) -> bool {
-    let turns = matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || (letter.is_control() && letter != '\t')
-}
-
-fn escaped(letter: char) -> String {
-    if is_unsafe(letter) { letter.escape_default().to_string() } else { letter.to_string() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_no_raw_control_characters() {
-        let hostile = "a\tb\u{1b}[31m\r\n\u{9b}2J\u{7f}\u{202e}ä";
-        assert_eq!(printable(hostile), "a\tb\\u{1b}[31m\\r\\n\\u{9b}2J\\u{7f}\\u{202e}ä");
-        assert!(matches!(printable("as it is"), Cow::Borrowed("as it is")));
+    fn what_is_not_printed_to_a_terminal_stays_as_it_is() {
+        let hostile = "a\u{1b}[31m";
         let file = tempfile::tempfile().unwrap();
         assert_eq!(shown(hostile, &file), hostile, "no terminal");
+    }
+
+    #[test]
+    fn lines_of_a_text_stay_lines() {
+        assert_eq!(printable_text("one\ntwo\u{1b}]0;x\u{7}\n"), "one\ntwo\\u{1b}]0;x\\u{7}\n");
     }
 
     #[test]

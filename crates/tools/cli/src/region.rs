@@ -7,8 +7,8 @@ use farfork::{Check, Info, Node, Region};
 use farfork_types::align_up;
 
 use crate::output::print_json;
-use crate::printable::printable;
 use crate::{CommandResult, size};
+use farfork_types::printable;
 
 /// A region has whole pages.
 const PAGE_BYTES: u64 = 4096;

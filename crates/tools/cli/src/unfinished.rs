@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The path of a file that is renamed when it is complete. Dropped before that, it is removed.
@@ -15,7 +16,9 @@ impl UnfinishedFile {
     pub(crate) fn beside(target: &Path) -> io::Result<(UnfinishedFile, File)> {
         let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let path = target.with_file_name(format!(".{name}.{}.unfinished", std::process::id()));
-        let file = File::create(&path)?;
+        // It holds memory of processes, as the pool does: for its owner alone.
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         Ok((UnfinishedFile { path, target: target.to_owned() }, file))
     }
 

@@ -298,3 +298,21 @@ fn regions_are_made_shown_checked_and_destroyed() {
     call(&["region", "destroy", &path]);
     place.fails(&["region", "check", &path], 1, &["No such file"]);
 }
+
+/// What is behind standard output is gone, or full: an end, and no panic.
+#[test]
+fn output_that_cannot_be_written_ends_the_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let ps = |output: std::process::Stdio| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_farfork"));
+        command.arg("ps").env("FARFORK_RUN", directory.path()).stdout(output).output().unwrap()
+    };
+    let full = ps(std::fs::File::options().write(true).open("/dev/full").unwrap().into());
+    let words = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert_eq!(full.status.code(), Some(1), "{words}");
+    assert!(words.contains("cannot write its output: No space left on device"), "{words}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let closed = ps(writer.into());
+    assert_eq!((closed.status.code(), closed.stderr.as_slice()), (Some(0), &b""[..]));
+}

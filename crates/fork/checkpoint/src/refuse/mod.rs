@@ -14,6 +14,7 @@ use std::fmt;
 pub use causes::{Cause, GROUPS};
 
 use farfork_sys::status::Status;
+use farfork_types::printable;
 
 /// One thing that keeps a process from being checkpointed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -36,7 +37,9 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (why, remedy) = (self.cause.why(), self.cause.remedy());
-        write!(f, "{}: {}: {why}; {remedy}", self.process, self.object)
+        // A process chooses its name, and those of its files.
+        let (process, object) = (printable(&self.process), printable(&self.object));
+        write!(f, "{process}: {object}: {why}; {remedy}")
     }
 }
 

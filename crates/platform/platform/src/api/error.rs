@@ -12,6 +12,9 @@ pub enum ApiError {
     /// It is about another namespace.
     #[error("The supplied authentication is not authorized to access '{0}'.")]
     Forbidden(String),
+    /// A page of another origin has a browser send it, with the key that the browser keeps.
+    #[error("The request comes from a page of another site; the API takes none from there.")]
+    CrossSite,
     /// The resource does not exist.
     #[error("The requested resource does not exist: {0}.")]
     NotFound(String),
@@ -53,7 +56,7 @@ impl ApiError {
         match self {
             ApiError::BadRequest(_) => 400,
             ApiError::Unauthorized => 401,
-            ApiError::Forbidden(_) => 403,
+            ApiError::Forbidden(_) | ApiError::CrossSite => 403,
             ApiError::NotFound(_) => 404,
             ApiError::TooSlow => 408,
             ApiError::Conflict(_) => 409,

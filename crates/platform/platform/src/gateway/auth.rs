@@ -3,6 +3,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
@@ -36,6 +37,9 @@ impl FromRequestParts<Gateway> for Identity {
         parts: &mut Parts,
         gateway: &Gateway,
     ) -> Result<Identity, ApiError> {
+        if is_of_another_site(&parts.headers) {
+            return Err(ApiError::CrossSite);
+        }
         let header = parts.headers.get(AUTHORIZATION).and_then(|header| header.to_str().ok());
         let (user, secret) = header.and_then(credentials).ok_or(ApiError::Unauthorized)?;
         let key = gateway.store.key(&user)?;
@@ -47,6 +51,12 @@ impl FromRequestParts<Gateway> for Identity {
             .map(|key| Identity { namespace: key.namespace })
             .ok_or(ApiError::Unauthorized)
     }
+}
+
+/// Whether a browser says that a page of another site, or origin, sends this. Pages of web actions are of such.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    matches!(site, Some(b"cross-site" | b"same-site"))
 }
 
 /// Whether a secret has this SHA-256. Takes constant time, so that timing reveals nothing of it.
@@ -66,7 +76,21 @@ fn credentials(header: &str) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderName;
+
     use super::*;
+
+    #[test]
+    fn pages_of_other_sites_have_no_credentials() {
+        let of = |site: &'static str| {
+            is_of_another_site(&HeaderMap::from_iter([(
+                HeaderName::from_static("sec-fetch-site"),
+                HeaderValue::from_static(site),
+            )]))
+        };
+        assert!(of("cross-site") && of("same-site"));
+        assert!(!of("same-origin") && !of("none") && !is_of_another_site(&HeaderMap::new()));
+    }
 
     #[test]
     fn credentials_are_basic() {

@@ -20,8 +20,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{interval, timeout};
 
-use crate::printable::printable;
 use crate::progress::Progress;
+use farfork_types::printable;
 
 /// Limit of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

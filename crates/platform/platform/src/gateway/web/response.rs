@@ -2,7 +2,8 @@
 
 use axum::body::Body;
 use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -22,8 +23,9 @@ const HTML: &str = "text/html; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// Headers of the connection, which are the platform's to set.
-const CONNECTIONS_OWN: [HeaderName; 8] = [
+/// Headers of the connection, which are the platform's to set, and those that a browser takes for all pages of the
+/// platform.
+const PLATFORMS_OWN: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_LENGTH,
     TE,
@@ -32,7 +34,12 @@ const CONNECTIONS_OWN: [HeaderName; 8] = [
     UPGRADE,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("service-worker-allowed"),
+    HeaderName::from_static("clear-site-data"),
 ];
+/// Pages of actions are of an origin of their own: with that of the platform, they could use the keys that a browser
+/// keeps for its API, and those of other tenants.
+const SANDBOX: &str = "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads";
 /// Base64 with `=` at its end or without.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
@@ -82,6 +89,8 @@ pub fn from_activation(activation: &Activation, extension: Extension) -> Respons
         ),
     };
     set_activation_id(&mut response, id);
+    // Beside a policy of the action's own: browsers apply all.
+    response.headers_mut().append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     response
 }
 
@@ -194,7 +203,7 @@ fn headers(fields: &Map<String, Value>) -> Result<HeaderMap, ResultError> {
         }
         Some(_) => return Err(ResultError::Http("'headers' is not an object")),
     }
-    for name in CONNECTIONS_OWN {
+    for name in PLATFORMS_OWN {
         headers.remove(name);
     }
     Ok(headers)

@@ -272,3 +272,23 @@ fn only_the_owner_sees_why_a_function_failed() {
         }
     }
 }
+
+/// Otherwise a page of one tenant could use the key of another that a browser keeps for the API.
+#[test]
+fn pages_are_of_an_origin_of_their_own() {
+    let web = Web::new();
+    let headers = json!({
+        "Content-Security-Policy": "default-src *", "Service-Worker-Allowed": "/",
+        "Clear-Site-Data": "*",
+    });
+    let results = [json!({"headers": headers, "body": "x"}), json!({"error": {"body": "x"}})];
+    for result in results {
+        let answer = web.returns("", result);
+        let policies = answer.headers.iter().filter(|(name, _)| name == "content-security-policy");
+        assert!(policies.into_iter().any(|(_, value)| value.starts_with("sandbox ")), "{answer:?}");
+        assert!(answer.headers.iter().all(|(name, value)| {
+            !["service-worker-allowed", "clear-site-data"].contains(&name.as_str())
+                && !value.contains("allow-same-origin")
+        }));
+    }
+}
