@@ -129,5 +129,9 @@ known! {
     ReceiveMarksLast = Some(Fault::ReceiveMarksLast);
     RunCommitsFirst = Some(Fault::RunCommitsFirst);
     FreeTakesRunLast = Some(Fault::FreeTakesRunLast);
+    StoresBeforeIntent = Some(Fault::StoresBeforeIntent);
+    IntentCommitsFirst = Some(Fault::IntentCommitsFirst);
+    RecoveryForgetsIntent = Some(Fault::RecoveryForgetsIntent);
+    DyingIsFreedInList = Some(Fault::DyingIsFreedInList);
     ReleaseFreesFirstSpanFirst = Some(Fault::ReleaseFreesFirstSpanFirst);
 }
