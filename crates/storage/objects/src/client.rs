@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::ObjectsError;
@@ -18,6 +17,7 @@ use crate::region::{Node, Platform, Region};
 use crate::sizes::Class;
 use crate::span::Span;
 use crate::spans::span;
+use crate::wakes::Side;
 use crate::words::Words;
 
 /// How long to wait.
@@ -31,10 +31,10 @@ pub enum Timeout {
     Never,
 }
 
-/// Polls before a waiting client lets others run.
-const SPINS: u32 = 4000;
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// Polls before a waiting client sleeps.
+const SPINS: u32 = 2000;
+/// A sleeping client looks whether the other one is alive as often as this.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// An open handle of a region. One thread at a time uses it; another thread opens its own. Dropped, it gives
 /// back all objects that it owns.
@@ -250,8 +250,9 @@ impl<P: Platform> Client<P> {
         if ends.send(region, id, granule)? {
             return Ok(true);
         }
-        let sent =
-            wait(region, ends, timeout, |ends| Ok(ends.send(region, id, granule)?.then_some(())))?;
+        let sent = wait(region, ends, Side::Sender, timeout, |ends| {
+            Ok(ends.send(region, id, granule)?.then_some(()))
+        })?;
         Ok(sent.is_some())
     }
 
@@ -269,7 +270,8 @@ impl<P: Platform> Client<P> {
         let ends = &mut self.mailboxes[mailbox.0];
         let mut received = ends.receive(region, heap)?;
         if received.is_none() {
-            received = wait(region, ends, timeout, |ends| ends.receive(region, heap))?;
+            received =
+                wait(region, ends, Side::Receiver, timeout, |ends| ends.receive(region, heap))?;
         }
         Ok(received.map(|received| match received {
             Received::Object(granule) => self.pointer(granule),
@@ -278,6 +280,12 @@ impl<P: Platform> Client<P> {
                 self.pointer(granule)
             }
         }))
+    }
+
+    /// Messages, and room for messages, that this client found in a mailbox after its sleep had ended by itself: the other
+    /// client had died before it woke this one, or came at that moment.
+    pub fn late_wakes(&self, mailbox: Mailbox) -> u64 {
+        self.mailboxes[mailbox.0].late()
     }
 
     #[inline]
@@ -295,7 +303,7 @@ impl<P: Platform> Client<P> {
     }
 
     pub(crate) fn actor(&mut self) -> Actor<'_, P> {
-        Actor { region: &self.region, id: self.id, heap: Some(&mut self.heap) }
+        Actor { region: &self.region, id: self.id, keeper: Some(&mut self.heap) }
     }
 
     /// The granule at `object`, if it belongs to this client.
@@ -330,10 +338,11 @@ impl<P: Platform> Drop for Client<P> {
     }
 }
 
-/// Tries again until it works or the time is over.
+/// Tries again until it works or the time is over: spins for a moment, then sleeps.
 pub(crate) fn wait<P: Platform, T>(
     region: &Region<P>,
     ends: &mut Ends,
+    side: Side,
     timeout: Timeout,
     mut attempt: impl FnMut(&mut Ends) -> Result<Option<T>, ObjectsError>,
 ) -> Result<Option<T>, ObjectsError> {
@@ -348,19 +357,37 @@ pub(crate) fn wait<P: Platform, T>(
             return Ok(Some(done));
         }
     }
-    let mut sleep = SHORTEST_SLEEP;
+    let sleeps = side.sleeps(ends.layout());
+    region.words.set_word(sleeps, 1);
+    let done = sleep(region, ends, side, end, attempt);
+    region.words.set_word(sleeps, 0);
+    done
+}
+
+fn sleep<P: Platform, T>(
+    region: &Region<P>,
+    ends: &mut Ends,
+    side: Side,
+    end: Option<Instant>,
+    mut attempt: impl FnMut(&mut Ends) -> Result<Option<T>, ObjectsError>,
+) -> Result<Option<T>, ObjectsError> {
+    let wakes = side.wakes(ends.layout());
+    region.words.order_with_others();
+    let mut is_over = false;
     loop {
+        let seen = region.words.word(wakes) as u32;
+        if let Some(done) = attempt(ends)? {
+            ends.count_late(is_over);
+            return Ok(Some(done));
+        }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Ok(None);
         }
-        thread::sleep(left.map_or(sleep, |left| left.min(sleep)));
-        sleep = LONGEST_SLEEP.min(2 * sleep);
-        if sleep == LONGEST_SLEEP {
+        let time = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
+        is_over = region.words.sleep(wakes, seen, time);
+        if is_over {
             ends.look_after_other_end(region)?;
-        }
-        if let Some(done) = attempt(ends)? {
-            return Ok(Some(done));
         }
     }
 }

@@ -16,6 +16,7 @@
 
 use crate::error::ObjectsError;
 use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_BYTES, first_granule, span_of};
+use crate::nodes::Keeper;
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region, has_fault};
 use crate::runs;
@@ -388,6 +389,16 @@ impl Heap {
             kinds[span as usize] = if is { MARKED } else { 0 };
         };
         runs::allocate(region, self.id, &mut is_marked, bytes)
+    }
+}
+
+impl<P: Platform> Keeper<P> for Heap {
+    fn mark(&mut self, region: &Region<P>, span: u32) {
+        Heap::mark(self, region, span);
+    }
+
+    fn count_freed(&mut self) {
+        self.count_sent();
     }
 }
 

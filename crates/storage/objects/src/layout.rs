@@ -13,6 +13,8 @@
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
 //!           64  client that sends       72  next to send          80  0 …
 //!          128  client that receives   136  next to receive      144  0 …
+//!          192  1 while the receiver sleeps      200  wakes of the receiver, by the sender
+//!          208  1 while the sender sleeps        216  wakes of the sender, by the receiver     224  0 …
 //!          256  slots, 1,024 words: 0 empty, else sequence << 32 | granule + 1
 //!  307200  spans, a word for each 65,536 bytes of the region, see `span.rs`
 //!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
@@ -324,6 +326,28 @@ impl MailboxLayout {
         self.0 + 136
     }
 
+    /// Not 0 while the receiver sleeps until a message comes.
+    #[inline]
+    pub(crate) fn receiver_sleeps(self) -> usize {
+        self.0 + 192
+    }
+
+    /// Changes when the receiver is to wake up.
+    pub(crate) fn receiver_wakes(self) -> usize {
+        self.0 + 200
+    }
+
+    /// Not 0 while the sender sleeps until there is room.
+    #[inline]
+    pub(crate) fn sender_sleeps(self) -> usize {
+        self.0 + 208
+    }
+
+    /// Changes when the sender is to wake up.
+    pub(crate) fn sender_wakes(self) -> usize {
+        self.0 + 216
+    }
+
     #[inline]
     pub(crate) fn slot(self, index: u64) -> usize {
         self.0 + 256 + 8 * index as usize
@@ -390,6 +414,11 @@ mod tests {
         assert_eq!((mailbox.state(), mailbox.slots(), mailbox.name(0)), (36_864, 36_872, 36_880));
         assert_eq!((mailbox.sender() - 36_864, mailbox.tail() - 36_864), (64, 72));
         assert_eq!((mailbox.receiver() - 36_864, mailbox.head() - 36_864), (128, 136));
+        assert_eq!(
+            (mailbox.receiver_sleeps() - 36_864, mailbox.receiver_wakes() - 36_864),
+            (192, 200)
+        );
+        assert_eq!((mailbox.sender_sleeps() - 36_864, mailbox.sender_wakes() - 36_864), (208, 216));
         assert_eq!(mailbox.slot(0) - 36_864, 256);
         assert_eq!(mailbox.slot(MOST_SLOTS), layout.mailbox(1).state());
         assert_eq!(layout.mailbox(MAILBOXES - 1).slot(MOST_SLOTS), 307_200);

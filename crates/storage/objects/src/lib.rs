@@ -56,6 +56,7 @@ mod sizes;
 mod span;
 mod spans;
 mod structures;
+mod wakes;
 pub mod words;
 
 pub use check::Check;

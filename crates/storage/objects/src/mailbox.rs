@@ -10,6 +10,9 @@
 //! A shared structure is sent by the store of the slot, after the tail has moved on, and received by the store that
 //! empties the slot: the message is a reference more, and moves nothing.
 //!
+//! A client that waits says so in a word, orders that before a last look by a barrier in all processes (`membarrier`), and
+//! sleeps by futex. The other one looks at that word after its own committing store: one load, and no fence.
+//!
 //! Invariants:
 //! 1. A slot names a message if the owner byte of its granule says "in a mailbox" or "shared". Else its client is in the
 //!    middle of a send or a receive, or has died there, and the granule is the client's.
@@ -19,6 +22,7 @@
 //!    its message was taken by a receiver that died before it moved the head, or was never sent. Receivers
 //!    skip holes. They also skip to the sequence that a slot names if the ring has been round meanwhile.
 
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::thread;
 use std::time::Duration;
 
@@ -32,6 +36,7 @@ use crate::liveness::Liveness;
 use crate::recovery::recover_if_dead;
 use crate::region::{Platform, Region, has_fault};
 use crate::shared::Record;
+use crate::wakes::{Side, wake_sleeper};
 use crate::words::Words;
 
 /// A mailbox of a client's region.
@@ -66,6 +71,7 @@ pub(crate) struct Ends {
     /// Sequence of the next message to receive. `None` until the client is the receiver.
     head: Option<u64>,
     polls: u32,
+    late: u64,
 }
 
 /// Finds a mailbox, or makes it.
@@ -90,7 +96,7 @@ pub(crate) fn open<P: Platform>(
         return Err(ObjectsError::slots(name, slots, format!("it has {found}")));
     }
     let at = region.layout.mailbox(index);
-    Ok(Ends { name: name.to_owned(), index, at, slots, tail: None, head: None, polls: 0 })
+    Ok(Ends { name: name.to_owned(), index, at, slots, tail: None, head: None, polls: 0, late: 0 })
 }
 
 fn find<P: Platform>(region: &Region<P>, name: &str) -> Option<usize> {
@@ -119,6 +125,18 @@ fn make<P: Platform>(region: &Region<P>, name: &str, slots: u64) -> Result<usize
 }
 
 impl Ends {
+    pub(crate) fn count_late(&mut self, is_late: bool) {
+        self.late += u64::from(is_late);
+    }
+
+    pub(crate) fn late(&self) -> u64 {
+        self.late
+    }
+
+    pub(crate) fn layout(&self) -> MailboxLayout {
+        self.at
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -152,6 +170,10 @@ impl Ends {
         if !has_fault!(P, SendMovesTailLast) {
             words.set_word(self.at.tail(), tail + 1);
         }
+        if has_fault!(P, WakesBeforeCommit) {
+            self.wake(region, Side::Receiver);
+            thread::sleep(PAUSE);
+        }
         words.flush(slot, 8);
         words.set_byte(owner, IN_MAILBOX); // commits
         if has_fault!(P, SendMovesTailLast) {
@@ -159,6 +181,9 @@ impl Ends {
         }
         words.flush(owner, 1);
         self.tail = Some(tail + 1);
+        if !has_fault!(P, WakesBeforeCommit) {
+            self.wake(region, Side::Receiver);
+        }
         Ok(true)
     }
 
@@ -186,6 +211,7 @@ impl Ends {
         region.words.set_word(slot, slot_word(tail, record.0)); // commits
         region.words.flush(slot, 8);
         self.tail = Some(tail + 1);
+        self.wake(region, Side::Receiver);
         Ok(true)
     }
 
@@ -235,6 +261,7 @@ impl Ends {
             heap.mark(region, span_of(granule));
         }
         self.head = Some(head + 1);
+        self.wake(region, Side::Sender);
         Ok(Some(Received::Object(granule)))
     }
 
@@ -255,7 +282,18 @@ impl Ends {
         region.words.set_word(self.at.head(), head + 1);
         region.words.flush(slot, 8);
         self.head = Some(head + 1);
+        self.wake(region, Side::Sender);
         Ok(Some(Received::Root(root)))
+    }
+
+    /// Wakes the client at the other side if it sleeps. After the store that it waits for.
+    #[inline]
+    fn wake<P: Platform>(&self, region: &Region<P>, side: Side) {
+        // The load comes after that store for the compiler, and for the processor by the sleeper's barrier.
+        compiler_fence(Ordering::SeqCst);
+        if region.words.word(side.sleeps(self.at)) != 0 {
+            wake_sleeper(region, self.at, side);
+        }
     }
 
     /// Moves the head on over a hole, if there is one, and receives what follows.

@@ -16,7 +16,6 @@
 //!    freed by its recovery.
 //! 3. An object of the dying has given its references back before it becomes its client's, and is freed then.
 
-use crate::heap::Heap;
 use crate::layout::{ClientId, FREE, LINKED, span_of};
 use crate::redo::Redo;
 use crate::region::{Platform, Region, has_fault};
@@ -24,12 +23,20 @@ use crate::span::Span;
 use crate::spans;
 use crate::words::Words;
 
+/// What a living client knows of its spans.
+pub(crate) trait Keeper<P: Platform> {
+    /// Sees to it that a recovery finds what the client is about to own in a span.
+    fn mark(&mut self, region: &Region<P>, span: u32);
+    /// An object was freed, perhaps in an own span.
+    fn count_freed(&mut self);
+}
+
 /// A client, or a recovery that acts for a dead one.
 pub(crate) struct Actor<'a, P: Platform> {
     pub(crate) region: &'a Region<P>,
     pub(crate) id: ClientId,
     /// Of a client that lives.
-    pub(crate) heap: Option<&'a mut Heap>,
+    pub(crate) keeper: Option<&'a mut dyn Keeper<P>>,
 }
 
 /// An object with references.
@@ -183,15 +190,15 @@ impl<P: Platform> Actor<'_, P> {
         }
         redo.commit(region, self.id);
         region.words.set_byte(owner, FREE); // commits
-        if let Some(heap) = &mut self.heap {
-            heap.count_sent();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.count_freed();
         }
     }
 
     /// Marks a span in which the client will own something.
     pub(crate) fn mark(&mut self, span: u32) {
-        match &mut self.heap {
-            Some(heap) => heap.mark(self.region, span),
+        match &mut self.keeper {
+            Some(keeper) => keeper.mark(self.region, span),
             None => spans::mark(self.region, self.id, span),
         }
     }

@@ -23,6 +23,7 @@ use crate::nodes::{Actor, has_references};
 use crate::region::{Platform, Region, has_fault};
 use crate::shared::{RECORD_BYTES, record_at};
 use crate::span::Span;
+use crate::wakes::{Side, wake_sleeper};
 use crate::words::Words;
 use crate::{redo, runs, spans};
 
@@ -80,8 +81,13 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
     let has_end = |index: &usize| ends(*index).iter().any(|end| words.word(*end) == number);
     for index in (0..MAILBOXES).filter(has_end) {
         clear_slots(region, index, id);
-        for end in ends(index) {
+        let at = layout.mailbox(index);
+        let sides = [Side::Sender, Side::Receiver];
+        for ((end, own), other) in ends(index).into_iter().zip(sides).zip(sides.iter().rev()) {
             if words.word(end) == number {
+                words.set_word(own.sleeps(at), 0);
+                // Perhaps it was about to. The sleeper looks again.
+                wake_sleeper(region, at, *other);
                 words.set_word(end, 0);
             }
         }
@@ -99,7 +105,7 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
 
 /// Frees what the client was freeing, structures whose roots it owns, and shared ones that it held as the last one.
 fn free_structures<P: Platform>(region: &Region<P>, id: ClientId) {
-    let mut actor = Actor { region, id, heap: None };
+    let mut actor = Actor { region, id, keeper: None };
     actor.free_dying();
     let marked: Vec<u32> = spans::marked(region, id).collect();
     for at in marked {

@@ -33,10 +33,12 @@ pub enum Fault {
     RecoveryForgetsIntent,
     /// An object is free before it has left the list of the dying.
     DyingIsFreedInList,
+    /// A send wakes the receiver before it has committed.
+    WakesBeforeCommit,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 15] = [
+pub const FAULTS: [Fault; 16] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,
     Fault::ReceiveEmptiesSlotFirst,
@@ -52,4 +54,5 @@ pub const FAULTS: [Fault; 15] = [
     Fault::IntentCommitsFirst,
     Fault::RecoveryForgetsIntent,
     Fault::DyingIsFreedInList,
+    Fault::WakesBeforeCommit,
 ];

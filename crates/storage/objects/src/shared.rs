@@ -219,8 +219,8 @@ impl<P: Platform> Actor<'_, P> {
         let owner = region.layout.owner(record.0);
         region.words.set_byte(owner, self.id.number());
         region.words.set_byte(owner, crate::layout::FREE); // commits
-        if let Some(heap) = &mut self.heap {
-            heap.count_sent();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.count_freed();
         }
     }
 

@@ -11,6 +11,7 @@ use crate::recovery::recover_if_dead;
 use crate::region::Platform;
 use crate::shared::{self, RECORD_BYTES, Record};
 use crate::sizes::{Class, LARGEST_CLASS_BYTES};
+use crate::wakes::Side;
 use crate::words::Words;
 
 /// What a writer has unlinked is looked through after so many unlinked objects.
@@ -144,7 +145,7 @@ impl<P: Platform> Client<P> {
         if ends.send_root(region, id, record)? {
             return Ok(true);
         }
-        let sent = wait(region, ends, timeout, |ends| {
+        let sent = wait(region, ends, Side::Sender, timeout, |ends| {
             Ok(ends.send_root(region, id, record)?.then_some(()))
         })?;
         Ok(sent.is_some())
