@@ -62,16 +62,58 @@ int ff_send(ff_mailbox *mailbox, void *object, int64_t timeout_us);
 /* Receives an object, which belongs to this client from then on. Timeouts and errors as of ff_send. */
 void *ff_recv(ff_mailbox *mailbox, int64_t timeout_us);
 
+/* Structures: objects that refer to each other.
+ *
+ * An object of ff_alloc_refs begins with references, ff_ref, which are read like any memory (0: none) and changed by
+ * the calls below only. What can be reached from a root is a structure. The root is an ordinary object of a
+ * client: it is sent, received and freed with all that hangs on it. ff_send_root shares the structure instead:
+ * every client that receives the root holds it, and the last one to let go frees it. One client, the writer, may link and
+ * unlink; all may change what else is in the objects. Objects that refer to each other in a circle are never freed. */
+
+/* The id of this client, 1 to 126. */
+int ff_client(ff_region *region);
+
+/* Allocates an object of up to 32752 bytes whose first refs words are references, all 0. EINVAL: too large. */
+void *ff_alloc_refs(ff_region *region, size_t bytes, unsigned refs);
+
+/* Lets reference number field of from, which means nothing, mean to. from is the root or an object of its structure; to
+ * is an object of this client, which becomes a part of the structure, or is one. Returns 0. EPERM: another client is the
+ * writer. EINVAL: what was passed cannot be linked. */
+int ff_link(ff_region *region, void *root, void *from, unsigned field, void *to);
+
+/* Lets a reference mean nothing. What loses its last reference is freed with all that only it refers to: at once, or
+ * as soon as no other client holds the structure. */
+int ff_unlink(ff_region *region, void *root, void *from, unsigned field);
+
+/* Both at once. to may be NULL. No client sees the reference in between. */
+int ff_change(ff_region *region, void *root, void *from, unsigned field, void *to);
+
+/* Sends the root of a structure that this client owns or holds, and goes on holding it. Timeouts and errors as of
+ * ff_send. The first call makes this client the structure's writer. */
+int ff_send_root(ff_mailbox *mailbox, void *root, int64_t timeout_us);
+
+/* Lets go of a shared structure, once for the first ff_send_root and once for each receive. A client that dies lets go. */
+int ff_release(ff_region *region, void *root);
+
+/* By the writer: passes its role on to a client (its id), or to the first that takes it (0). By another client, with its
+ * own id: takes the role, if it was passed on or its holder is dead. EPERM: another client has it. */
+int ff_writer_transfer(ff_region *region, void *root, int client);
+
+/* Frees what was unlinked, if no other client holds the structure: 1. Else 0. The calls above do so now and then. */
+int ff_collect(ff_region *region, void *root);
+
 /* Counts of all objects. Of an intact region lost, double and foreign are 0. */
 struct ff_check_result {
-    uint64_t bytes;        /* for objects; the sum of those free, owned and in mailboxes */
+    uint64_t bytes;        /* for objects; the sum of those free, owned, in mailboxes, linked */
     uint64_t bytes_free;
     uint64_t owned;        /* objects of living clients, and the bytes that they take */
     uint64_t bytes_owned;
     uint64_t in_mailboxes; /* objects named by one slot, and the bytes that they take */
     uint64_t bytes_in_mailboxes;
-    uint64_t lost;         /* objects of mailboxes that no slot names; memory of which no client knows */
-    uint64_t double_;      /* named by several slots, or free and named */
+    uint64_t linked;       /* objects of structures, roots apart, and records of shared ones */
+    uint64_t bytes_linked;
+    uint64_t lost;         /* objects that no slot names, or no reference means; memory of which no client knows */
+    uint64_t double_;      /* named by several slots, or free and named; objects with a wrong count */
     uint64_t foreign;      /* of owners that are not clients; slots that name no object */
     uint64_t clients_recovered; /* dead clients recovered before counting */
 };

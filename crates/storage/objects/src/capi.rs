@@ -18,7 +18,7 @@ use crate::mailbox::Mailbox;
 
 /// `ff_region`.
 pub struct Handle {
-    client: Client,
+    pub(crate) client: Client,
     /// Boxed: C keeps pointers to them.
     #[allow(clippy::vec_box)]
     mailboxes: Vec<Box<MailboxHandle>>,
@@ -26,8 +26,8 @@ pub struct Handle {
 
 /// `ff_mailbox`.
 pub struct MailboxHandle {
-    region: *mut Handle,
-    mailbox: Mailbox,
+    pub(crate) region: *mut Handle,
+    pub(crate) mailbox: Mailbox,
 }
 
 thread_local! {
@@ -45,24 +45,24 @@ fn fail<T>(number: i32, message: String, value: T) -> T {
     value
 }
 
-fn report<T>(error: &ObjectsError, value: T) -> T {
+pub(crate) fn report<T>(error: &ObjectsError, value: T) -> T {
     fail(error.errno(), error.to_string(), value)
 }
 
 #[cold]
 #[inline(never)]
-fn invalid<T>(what: &str, value: T) -> T {
+pub(crate) fn invalid<T>(what: &str, value: T) -> T {
     fail(libc::EINVAL, format!("{what} is NULL"), value)
 }
 
-fn late<T>(timeout_us: i64, what: &str, value: T) -> T {
+pub(crate) fn late<T>(timeout_us: i64, what: &str, value: T) -> T {
     match timeout_us {
         0 => fail(libc::EAGAIN, what.to_owned(), value),
         _ => fail(libc::ETIMEDOUT, format!("{what} after {timeout_us} microseconds"), value),
     }
 }
 
-fn timeout(microseconds: i64) -> Timeout {
+pub(crate) fn timeout(microseconds: i64) -> Timeout {
     match u64::try_from(microseconds) {
         Ok(0) => Timeout::Poll,
         Ok(microseconds) => Timeout::After(Duration::from_micros(microseconds)),
@@ -298,6 +298,8 @@ pub struct Counts {
     bytes_owned: u64,
     in_mailboxes: u64,
     bytes_in_mailboxes: u64,
+    linked: u64,
+    bytes_linked: u64,
     lost: u64,
     double_: u64,
     foreign: u64,
@@ -313,6 +315,8 @@ impl Counts {
             bytes_owned: check.bytes_owned,
             in_mailboxes: check.in_mailboxes,
             bytes_in_mailboxes: check.bytes_in_mailboxes,
+            linked: check.linked,
+            bytes_linked: check.bytes_linked,
             lost: check.lost,
             double_: check.double,
             foreign: check.foreign,

@@ -37,7 +37,7 @@ fn bytes_of(found: Option<Span>, within: u32) -> u64 {
     match found {
         Some(Span::Slots { class, .. }) => {
             let granules = class.granules();
-            let is_slot = within.is_multiple_of(granules) && within / granules < class.slots();
+            let is_slot = within % granules == class.lead() && within / granules < class.slots();
             if is_slot { class.bytes() } else { 0 }
         }
         Some(Span::Run { spans, .. }) if within == 0 => u64::from(spans) * SPAN_BYTES,

@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::audit;
 use crate::census::{self, Seen};
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, IN_MAILBOX, MAILBOXES, first_granule, slot_parts, span_of};
+use crate::layout::{
+    ClientId, FREE, IN_MAILBOX, LINKED, MAILBOXES, SHARED, first_granule, slot_parts, span_of,
+};
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region};
 use crate::span::Span;
 use crate::spans::span;
 use crate::words::Words;
 
-/// What was found. Without damage, `lost`, `double` and `foreign` are 0. `bytes` are those free, owned and in
-/// mailboxes together.
+/// What was found. Without damage, `lost`, `double` and `foreign` are 0. `bytes` are those free, owned, in
+/// mailboxes and linked together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// Bytes for objects.
@@ -31,9 +34,13 @@ pub struct Check {
     pub in_mailboxes: u64,
     /// Bytes that they take.
     pub bytes_in_mailboxes: u64,
-    /// Objects of mailboxes that no slot names, and spans of which no client knows.
+    /// Objects of structures, and records of shared ones.
+    pub linked: u64,
+    /// Bytes that they take.
+    pub bytes_linked: u64,
+    /// Objects of mailboxes that no slot names, objects of structures that no reference means, and spans of which no client knows.
     pub lost: u64,
-    /// Objects that several slots name, and slots that name free memory.
+    /// Objects that several slots name, slots that name free memory, objects of structures with a wrong count.
     pub double: u64,
     /// Objects of owners that are not clients, owner bytes where no object can begin, slots that name no place for
     /// objects, spans with impossible words.
@@ -111,6 +118,11 @@ fn pass<P: Platform>(region: &Region<P>) -> Result<(Check, HashSet<Wrong>), Obje
                 check.bytes_in_mailboxes += bytes;
                 return;
             }
+            SHARED | LINKED if owner == SHARED || count == 0 => {
+                check.linked += 1;
+                check.bytes_linked += bytes;
+                return;
+            }
             // One slot may name what its client is just sending, or has just received.
             owner if is_client[usize::from(owner)] && count <= 1 => {
                 check.owned += 1;
@@ -125,7 +137,11 @@ fn pass<P: Platform>(region: &Region<P>) -> Result<(Check, HashSet<Wrong>), Obje
     });
     // Slots that name no object.
     wrong.extend(named.into_keys().map(Wrong::Double));
-    check.bytes_free = check.bytes.saturating_sub(check.bytes_owned + check.bytes_in_mailboxes);
+    let taken = check.bytes_owned + check.bytes_in_mailboxes + check.bytes_linked;
+    check.bytes_free = check.bytes.saturating_sub(taken);
+    let audit = audit::structures(region);
+    wrong.extend(audit.lost.into_iter().map(Wrong::Lost));
+    wrong.extend(audit.miscounted.into_iter().map(Wrong::Double));
     for at in region.layout.spans() {
         wrong.extend(wrong_span(region, at, &is_client));
     }

@@ -1,21 +1,23 @@
 //! A client of a region: what its user calls.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::ObjectsError;
 use crate::heap::Heap;
-use crate::layout::{ClientId, FREE, GRANULE_BYTES, READY, SPAN_BYTES, span_of};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, LINKED, READY, SPAN_BYTES, span_of};
 use crate::liveness::Liveness;
-use crate::mailbox::{self, Ends, Mailbox};
+use crate::mailbox::{self, Ends, Mailbox, Received};
+use crate::nodes::{Actor, has_references};
 use crate::recovery::give_back;
 use crate::region::{Node, Platform, Region};
 use crate::sizes::Class;
 use crate::span::Span;
 use crate::spans::span;
+use crate::wakes::Side;
 use crate::words::Words;
 
 /// How long to wait.
@@ -29,18 +31,22 @@ pub enum Timeout {
     Never,
 }
 
-/// Polls before a waiting client lets others run.
-const SPINS: u32 = 4000;
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// Polls before a waiting client sleeps.
+const SPINS: u32 = 2000;
+/// A sleeping client looks whether the other one is alive as often as this.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// An open handle of a region. One thread at a time uses it; another thread opens its own. Dropped, it gives
 /// back all objects that it owns.
 pub struct Client<P: Platform = Node> {
-    region: Region<P>,
-    id: ClientId,
-    heap: Heap,
-    mailboxes: Vec<Ends>,
+    pub(crate) region: Region<P>,
+    pub(crate) id: ClientId,
+    pub(crate) heap: Heap,
+    pub(crate) mailboxes: Vec<Ends>,
+    /// Shared structures by their roots: how often this client has received each.
+    pub(crate) held: HashMap<u32, u64>,
+    /// Changes of shared structures since unlinked objects were looked through.
+    pub(crate) unlinked: u32,
     /// Address of the region's first byte.
     address: u64,
     /// The process that may use it: a forked child may not.
@@ -78,8 +84,18 @@ impl<P: Platform> Client<P> {
             region.words.set_word(region.layout.client_pid(id), u64::from(process));
             region.words.set_word(region.layout.client(id), READY);
             let (heap, address) = (Heap::new(id, &region.layout), region.header.address);
-            let mailboxes = Vec::new();
-            return Ok(Client { region, id, heap, mailboxes, address, process, _claim: claim });
+            let (mailboxes, held) = (Vec::new(), HashMap::new());
+            return Ok(Client {
+                region,
+                id,
+                heap,
+                mailboxes,
+                held,
+                unlinked: 0,
+                address,
+                process,
+                _claim: claim,
+            });
         }
         Err(ObjectsError::ClientsFull { path: path.to_owned() })
     }
@@ -116,7 +132,7 @@ impl<P: Platform> Client<P> {
     #[cold]
     pub(crate) fn allocate_slowly(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
         let granule = match Class::of(bytes) {
-            Some(class) => self.heap.allocate(&self.region, class)?,
+            Some(class) => self.heap.allocate_after(&self.region, class, |_| ())?,
             None => self.heap.allocate_run(&self.region, bytes)?,
         };
         Ok(self.pointer(granule))
@@ -144,7 +160,14 @@ impl<P: Platform> Client<P> {
     #[cold]
     pub(crate) fn free_slowly(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
         let granule = self.owned(object, "free")?;
-        self.heap.free_other(&self.region, granule);
+        match has_references(&self.region, granule) {
+            true => {
+                let mut actor = self.actor();
+                actor.let_die(granule);
+                actor.free_dying();
+            }
+            false => self.heap.free_other(&self.region, granule),
+        }
         Ok(())
     }
 
@@ -155,7 +178,7 @@ impl<P: Platform> Client<P> {
     pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize, ObjectsError> {
         let granule = self.owned(object, "measure")?;
         let bytes = match span(&self.region, span_of(granule)) {
-            Some(Span::Slots { class, .. }) => class.bytes(),
+            Some(Span::Slots { class, .. }) => class.usable_bytes(),
             Some(Span::Run { spans, .. }) => u64::from(spans) * SPAN_BYTES,
             other => {
                 return Err(self
@@ -166,14 +189,17 @@ impl<P: Platform> Client<P> {
         Ok(bytes as usize)
     }
 
-    /// A reference to an object, which is valid in every process: its distance from the beginning of the region,
-    /// and 16 bits of the region's identity above it.
+    /// A reference to an object of the client or of a structure, which is valid in every process: its distance from
+    /// the beginning of the region, and 16 bits of the region's identity above it.
     ///
     /// # Errors
     /// [`ObjectsError::NotOwned`].
     pub fn reference(&self, object: NonNull<u8>) -> Result<u64, ObjectsError> {
-        let granule = self.owned(object, "refer to")?;
-        Ok(self.tag() | self.region.layout.granule(granule))
+        let granule = match self.linked(object) {
+            Some(granule) => granule,
+            None => self.owned(object, "refer to")?,
+        };
+        Ok(self.region.reference_to(granule))
     }
 
     /// The object of a reference. It need not be the client's own.
@@ -181,20 +207,13 @@ impl<P: Platform> Client<P> {
     /// # Errors
     /// [`ObjectsError::ForeignReference`].
     pub fn object(&self, reference: u64) -> Result<NonNull<u8>, ObjectsError> {
-        let within =
-            Some(reference ^ self.tag()).filter(|offset| *offset < self.region.header.bytes);
-        let granule = within.and_then(|offset| self.region.layout.granule_at(offset));
         let is_one =
             |granule: &u32| self.region.words.byte(self.region.layout.owner(*granule)) != FREE;
+        let granule = self.region.granule_of(reference);
         granule
             .filter(is_one)
             .map(|granule| self.pointer(granule))
             .ok_or(ObjectsError::ForeignReference { reference })
-    }
-
-    fn tag(&self) -> u64 {
-        let [low, high, ..] = self.region.header.uuid;
-        u64::from(low) << 48 | u64::from(high) << 56
     }
 
     /// Finds a mailbox by its name, or makes it.
@@ -231,12 +250,13 @@ impl<P: Platform> Client<P> {
         if ends.send(region, id, granule)? {
             return Ok(true);
         }
-        let sent =
-            wait(region, ends, timeout, |ends| Ok(ends.send(region, id, granule)?.then_some(())))?;
+        let sent = wait(region, ends, Side::Sender, timeout, |ends| {
+            Ok(ends.send(region, id, granule)?.then_some(()))
+        })?;
         Ok(sent.is_some())
     }
 
-    /// Receives an object. `None` if none came in time. The first call makes this client the mailbox's receiver.
+    /// Receives an object, or the root of a shared structure. `None` if none came in time. The first call makes this client the mailbox's receiver.
     ///
     /// # Errors
     /// [`ObjectsError::RoleTaken`], [`ObjectsError::Damaged`].
@@ -248,23 +268,51 @@ impl<P: Platform> Client<P> {
     ) -> Result<Option<NonNull<u8>>, ObjectsError> {
         let (region, heap) = (&self.region, &mut self.heap);
         let ends = &mut self.mailboxes[mailbox.0];
-        let mut granule = ends.receive(region, heap)?;
-        if granule.is_none() {
-            granule = wait(region, ends, timeout, |ends| ends.receive(region, heap))?;
+        let mut received = ends.receive(region, heap)?;
+        if received.is_none() {
+            received =
+                wait(region, ends, Side::Receiver, timeout, |ends| ends.receive(region, heap))?;
         }
-        Ok(granule.map(|granule| self.pointer(granule)))
+        Ok(received.map(|received| match received {
+            Received::Object(granule) => self.pointer(granule),
+            Received::Root(granule) => {
+                *self.held.entry(granule).or_default() += 1;
+                self.pointer(granule)
+            }
+        }))
+    }
+
+    /// Messages, and room for messages, that this client found in a mailbox after its sleep had ended by itself: the other
+    /// client had died before it woke this one, or came at that moment.
+    pub fn late_wakes(&self, mailbox: Mailbox) -> u64 {
+        self.mailboxes[mailbox.0].late()
     }
 
     #[inline]
-    fn pointer(&self, granule: u32) -> NonNull<u8> {
+    pub(crate) fn pointer(&self, granule: u32) -> NonNull<u8> {
         let address = self.address + self.region.layout.granule(granule);
         let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
         NonNull::new(pointer).unwrap_or(NonNull::dangling())
     }
 
+    /// The granule at `object`, if it belongs to a structure.
+    pub(crate) fn linked(&self, object: NonNull<u8>) -> Option<u32> {
+        let offset = (object.addr().get() as u64).wrapping_sub(self.address);
+        let owner = self.region.words.byte_within(self.region.layout.owner_of_offset(offset));
+        (owner == Some(LINKED)).then_some((offset / GRANULE_BYTES) as u32)
+    }
+
+    pub(crate) fn actor(&mut self) -> Actor<'_, P> {
+        Actor { region: &self.region, id: self.id, keeper: Some(&mut self.heap) }
+    }
+
     /// The granule at `object`, if it belongs to this client.
     #[inline]
-    fn owned(&self, object: NonNull<u8>, doing: &'static str) -> Result<u32, ObjectsError> {
+    pub(crate) fn owned(
+        &self,
+        object: NonNull<u8>,
+        doing: &'static str,
+    ) -> Result<u32, ObjectsError> {
         let pointer = object.addr().get();
         let offset = (pointer as u64).wrapping_sub(self.address);
         // No object begins where the owner byte is not an owner's: in the middle of one, or in a table.
@@ -290,10 +338,11 @@ impl<P: Platform> Drop for Client<P> {
     }
 }
 
-/// Tries again until it works or the time is over.
-fn wait<P: Platform, T>(
+/// Tries again until it works or the time is over: spins for a moment, then sleeps.
+pub(crate) fn wait<P: Platform, T>(
     region: &Region<P>,
     ends: &mut Ends,
+    side: Side,
     timeout: Timeout,
     mut attempt: impl FnMut(&mut Ends) -> Result<Option<T>, ObjectsError>,
 ) -> Result<Option<T>, ObjectsError> {
@@ -308,19 +357,37 @@ fn wait<P: Platform, T>(
             return Ok(Some(done));
         }
     }
-    let mut sleep = SHORTEST_SLEEP;
+    let sleeps = side.sleeps(ends.layout());
+    region.words.set_word(sleeps, 1);
+    let done = sleep(region, ends, side, end, attempt);
+    region.words.set_word(sleeps, 0);
+    done
+}
+
+fn sleep<P: Platform, T>(
+    region: &Region<P>,
+    ends: &mut Ends,
+    side: Side,
+    end: Option<Instant>,
+    mut attempt: impl FnMut(&mut Ends) -> Result<Option<T>, ObjectsError>,
+) -> Result<Option<T>, ObjectsError> {
+    let wakes = side.wakes(ends.layout());
+    region.words.order_with_others();
+    let mut is_over = false;
     loop {
+        let seen = region.words.word(wakes) as u32;
+        if let Some(done) = attempt(ends)? {
+            ends.count_late(is_over);
+            return Ok(Some(done));
+        }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Ok(None);
         }
-        thread::sleep(left.map_or(sleep, |left| left.min(sleep)));
-        sleep = LONGEST_SLEEP.min(2 * sleep);
-        if sleep == LONGEST_SLEEP {
+        let time = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
+        is_over = region.words.sleep(wakes, seen, time);
+        if is_over {
             ends.look_after_other_end(region)?;
-        }
-        if let Some(done) = attempt(ends)? {
-            return Ok(Some(done));
         }
     }
 }

@@ -136,6 +136,34 @@ pub enum ObjectsError {
         /// The pointer.
         pointer: usize,
     },
+    /// An object with references cannot be so large.
+    #[error(
+        "cannot allocate an object of {bytes} bytes with references: it may have {most} at most; keep the \
+         data in an object of its own"
+    )]
+    BadNode {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Most bytes.
+        most: usize,
+    },
+    /// An object that cannot be linked, sent as a root or released.
+    #[error("cannot change a structure at {pointer:#x}: {reason}")]
+    NotLinkable {
+        /// The pointer.
+        pointer: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Another client may change the structure.
+    #[error(
+        "cannot change the structure: its writer is client {writer} (0: none); let it pass the role on, and \
+         take it"
+    )]
+    NotWriter {
+        /// The writer.
+        writer: u8,
+    },
     /// A reference that does not belong to the region.
     #[error("{reference:#x} is not a reference to an object of this region")]
     ForeignReference {
@@ -226,10 +254,13 @@ impl ObjectsError {
             ObjectsError::ClientsFull { .. } => libc::EUSERS,
             ObjectsError::InUse { .. } | ObjectsError::RoleTaken { .. } => libc::EBUSY,
             ObjectsError::Full | ObjectsError::NoRun { .. } => libc::ENOMEM,
+            ObjectsError::NotWriter { .. } => libc::EPERM,
             ObjectsError::MailboxesFull { .. } => libc::ENOSPC,
             ObjectsError::BadSize { .. }
             | ObjectsError::NotARegion { .. }
             | ObjectsError::NotOwned { .. }
+            | ObjectsError::BadNode { .. }
+            | ObjectsError::NotLinkable { .. }
             | ObjectsError::ForeignReference { .. }
             | ObjectsError::BadName { .. }
             | ObjectsError::BadSlots { .. } => libc::EINVAL,

@@ -16,10 +16,11 @@
 
 use crate::error::ObjectsError;
 use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_BYTES, first_granule, span_of};
+use crate::nodes::Keeper;
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region, has_fault};
 use crate::runs;
-use crate::sizes::Class;
+use crate::sizes::{Class, END};
 use crate::spans;
 use crate::words::Words;
 
@@ -33,10 +34,10 @@ const WORTH: usize = 64;
 const FREED: usize = 256;
 /// Spans' worth of free slots of a class that a client keeps, if the region has enough of them.
 const KEPT_SPANS: u32 = 16;
-/// In [`Heap::kinds`]: 0, 1 + class of an own span, or that another span is marked.
+/// In [`Heap::kinds`]: 0, 1 + number of the class of an own span, or that another span is marked.
 const MARKED: u8 = 0x80;
-/// A power of two beyond all classes, so that an index below it needs no other check.
-const LISTS: usize = 64;
+/// Classes below are those of objects without a header.
+const PLAIN: usize = 64;
 
 /// Free slots of one class.
 #[derive(Debug, Default)]
@@ -67,7 +68,7 @@ struct Bin {
 pub(crate) struct Heap {
     id: ClientId,
     kinds: Box<[u8]>,
-    lists: Box<[Lists; LISTS]>,
+    lists: Box<[Lists; END]>,
     bins: Box<[Bin]>,
     /// Where the next look for a span begins.
     next_span: u32,
@@ -77,15 +78,15 @@ pub(crate) struct Heap {
 
 impl Heap {
     pub(crate) fn new(id: ClientId, layout: &Layout) -> Heap {
-        let bin = |class: Class| Bin {
+        let bin = |number: u8| Bin {
             spans: Vec::new(),
             at: (0, 0),
-            worth: WORTH.min(class.slots() as usize / 2),
+            worth: Class::new(number).map_or(0, |class| WORTH.min(class.slots() as usize / 2)),
             forgotten: 0,
             sent: 0,
-            most_forgotten: least_kept(layout, class),
+            most_forgotten: Class::new(number).map_or(0, |class| least_kept(layout, class)),
         };
-        let mut lists = Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; LISTS]);
+        let mut lists = Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; END]);
         for class in Class::all() {
             let count = FREED.min(2 * class.slots() as usize);
             lists[class.index()].freed = Vec::with_capacity(count);
@@ -93,7 +94,7 @@ impl Heap {
         Heap {
             id,
             lists,
-            bins: Class::all().map(bin).collect(),
+            bins: (0..END as u8).map(bin).collect(),
             kinds: vec![0; layout.end_span as usize].into(),
             next_span: layout.first_span,
             sent: 0,
@@ -113,21 +114,34 @@ impl Heap {
         region: &Region<P>,
         class: Class,
     ) -> Option<u32> {
-        let granule = self.lists[class.index() % LISTS].free.pop()?;
+        self.allocate_prepared(region, class, |_| ())
+    }
+
+    /// The same, and prepares it before others see it.
+    #[inline]
+    pub(crate) fn allocate_prepared<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+        prepare: impl FnOnce(u32),
+    ) -> Option<u32> {
+        let granule = self.lists[class.index() % END].free.pop()?;
+        prepare(granule);
         // Commits. Killed before, the slot is free; after, it is a dead client's.
         region.words.set_byte(region.layout.owner(granule), self.id.number());
         Some(granule)
     }
 
-    /// Takes a free slot.
+    /// Takes a free slot, if none is known, and prepares it before others see it.
     #[cold]
-    pub(crate) fn allocate<P: Platform>(
+    pub(crate) fn allocate_after<P: Platform>(
         &mut self,
         region: &Region<P>,
         class: Class,
+        prepare: impl Fn(u32),
     ) -> Result<u32, ObjectsError> {
         self.refill(region, class)?;
-        if let Some(granule) = self.allocate_known(region, class) {
+        if let Some(granule) = self.allocate_prepared(region, class, &prepare) {
             return Ok(granule);
         }
         // Rather a slot that is too large than none.
@@ -136,7 +150,7 @@ impl Heap {
             if !self.has_free(class) {
                 self.claim(region, class);
             }
-            if let Some(granule) = self.allocate_known(region, class) {
+            if let Some(granule) = self.allocate_prepared(region, class, &prepare) {
                 return Ok(granule);
             }
         }
@@ -148,7 +162,7 @@ impl Heap {
     pub(crate) fn free_own<P: Platform>(&mut self, region: &Region<P>, offset: u64) -> bool {
         let Some(kind) = self.kinds.get((offset / SPAN_BYTES) as usize) else { return false };
         let class = usize::from(kind.wrapping_sub(1));
-        if class >= LISTS || !offset.is_multiple_of(GRANULE_BYTES) {
+        if class >= PLAIN || !offset.is_multiple_of(GRANULE_BYTES) {
             return false;
         }
         let granule = (offset / GRANULE_BYTES) as u32;
@@ -256,7 +270,7 @@ impl Heap {
             let end = if turn == count { begin } else { slots };
             let first = first_granule(bin.spans[index]);
             for slot in slot..end {
-                let granule = first + slot * granules;
+                let granule = first + slot * granules + class.lead();
                 if region.words.byte(region.layout.owner(granule)) == FREE {
                     free.push(granule);
                     bin.forgotten = bin.forgotten.saturating_sub(1);
@@ -375,6 +389,16 @@ impl Heap {
             kinds[span as usize] = if is { MARKED } else { 0 };
         };
         runs::allocate(region, self.id, &mut is_marked, bytes)
+    }
+}
+
+impl<P: Platform> Keeper<P> for Heap {
+    fn mark(&mut self, region: &Region<P>, span: u32) {
+        Heap::mark(self, region, span);
+    }
+
+    fn count_freed(&mut self) {
+        self.count_sent();
     }
 }
 

@@ -6,11 +6,15 @@
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
 //!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
 //!    4096  clients 1 to 126, 256 bytes each
-//!            0  state: 0 free, 1 in use, 2 being given back        8  pid        16  0 …
+//!            0  state: 0 free, 1 in use, 2 being given back        8  pid
+//!           16  first of a list of objects that are being freed    24  0 …
+//!           64  stores to do again: their number                   72  11 times: where, what
 //!   36864  mailboxes, 32 times 8,448 bytes
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
 //!           64  client that sends       72  next to send          80  0 …
 //!          128  client that receives   136  next to receive      144  0 …
+//!          192  1 while the receiver sleeps      200  wakes of the receiver, by the sender
+//!          208  1 while the sender sleeps        216  wakes of the sender, by the receiver     224  0 …
 //!          256  slots, 1,024 words: 0 empty, else sequence << 32 | granule + 1
 //!  307200  spans, a word for each 65,536 bytes of the region, see `span.rs`
 //!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
@@ -38,6 +42,10 @@ pub const MOST_SLOTS: u64 = 1024;
 pub const NAME_BYTES: usize = 48;
 /// Owner byte of a granule at which no object begins.
 pub const FREE: u8 = 0;
+/// Owner byte of a record of a shared structure.
+pub const SHARED: u8 = 253;
+/// Owner byte of an object that belongs to a structure.
+pub const LINKED: u8 = 254;
 /// Owner byte of an object that is in a mailbox.
 pub const IN_MAILBOX: u8 = 255;
 /// State of a mailbox that can be used, and of a client that has its id.
@@ -203,6 +211,21 @@ impl Layout {
         self.client(id) + 8
     }
 
+    /// First of the objects that a client is freeing.
+    pub(crate) fn dying(&self, id: ClientId) -> usize {
+        self.client(id) + 16
+    }
+
+    /// Number of stores of a client that are to be done again.
+    pub(crate) fn redo_count(&self, id: ClientId) -> usize {
+        self.client(id) + 64
+    }
+
+    /// Where one of these stores goes. What it stores follows.
+    pub(crate) fn redo_entry(&self, id: ClientId, index: usize) -> usize {
+        self.client(id) + 72 + 16 * index
+    }
+
     /// A mailbox. Panics unless `index` is below [`MAILBOXES`].
     pub(crate) fn mailbox(&self, index: usize) -> MailboxLayout {
         assert!(index < MAILBOXES, "a region has {MAILBOXES} mailboxes");
@@ -303,6 +326,28 @@ impl MailboxLayout {
         self.0 + 136
     }
 
+    /// Not 0 while the receiver sleeps until a message comes.
+    #[inline]
+    pub(crate) fn receiver_sleeps(self) -> usize {
+        self.0 + 192
+    }
+
+    /// Changes when the receiver is to wake up.
+    pub(crate) fn receiver_wakes(self) -> usize {
+        self.0 + 200
+    }
+
+    /// Not 0 while the sender sleeps until there is room.
+    #[inline]
+    pub(crate) fn sender_sleeps(self) -> usize {
+        self.0 + 208
+    }
+
+    /// Changes when the sender is to wake up.
+    pub(crate) fn sender_wakes(self) -> usize {
+        self.0 + 216
+    }
+
     #[inline]
     pub(crate) fn slot(self, index: u64) -> usize {
         self.0 + 256 + 8 * index as usize
@@ -362,10 +407,18 @@ mod tests {
         let last = ClientId::new(CLIENTS).expect("an id");
         assert_eq!((layout.client(first), layout.client_pid(first)), (4096, 4104));
         assert!(layout.client(last) + CLIENT_BYTES <= MAILBOXES_AT);
+        assert_eq!((layout.dying(first), layout.redo_count(first)), (4112, 4160));
+        assert_eq!((layout.redo_entry(first, 0), layout.redo_entry(first, 11)), (4168, 4344));
+        assert!(layout.redo_entry(first, 11) <= layout.client(first) + CLIENT_BYTES);
         let mailbox = layout.mailbox(0);
         assert_eq!((mailbox.state(), mailbox.slots(), mailbox.name(0)), (36_864, 36_872, 36_880));
         assert_eq!((mailbox.sender() - 36_864, mailbox.tail() - 36_864), (64, 72));
         assert_eq!((mailbox.receiver() - 36_864, mailbox.head() - 36_864), (128, 136));
+        assert_eq!(
+            (mailbox.receiver_sleeps() - 36_864, mailbox.receiver_wakes() - 36_864),
+            (192, 200)
+        );
+        assert_eq!((mailbox.sender_sleeps() - 36_864, mailbox.sender_wakes() - 36_864), (208, 216));
         assert_eq!(mailbox.slot(0) - 36_864, 256);
         assert_eq!(mailbox.slot(MOST_SLOTS), layout.mailbox(1).state());
         assert_eq!(layout.mailbox(MAILBOXES - 1).slot(MOST_SLOTS), 307_200);

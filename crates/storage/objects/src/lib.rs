@@ -32,7 +32,9 @@
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little")))]
 compile_error!("objects rely on the order of stores of x86-64");
 
+mod audit;
 mod capi;
+mod capi_structures;
 mod census;
 mod check;
 mod client;
@@ -42,14 +44,19 @@ mod info;
 pub mod layout;
 pub mod liveness;
 mod mailbox;
+mod nodes;
 mod recovery;
+mod redo;
 mod region;
 mod runs;
 #[cfg(feature = "seeded-faults")]
 pub mod seeded;
+mod shared;
 mod sizes;
 mod span;
 mod spans;
+mod structures;
+mod wakes;
 pub mod words;
 
 pub use check::Check;

@@ -7,8 +7,14 @@
 //!   3  owner byte := in a mailbox   commits    3  slot := empty
 //!                                              4  head := sequence + 1
 //! ```
+//! A shared structure is sent by the store of the slot, after the tail has moved on, and received by the store that
+//! empties the slot: the message is a reference more, and moves nothing.
+//!
+//! A client that waits says so in a word, orders that before a last look by a barrier in all processes (`membarrier`), and
+//! sleeps by futex. The other one looks at that word after its own committing store: one load, and no fence.
+//!
 //! Invariants:
-//! 1. A slot names a message if the owner byte of its granule says "in a mailbox". Else its client is in the
+//! 1. A slot names a message if the owner byte of its granule says "in a mailbox" or "shared". Else its client is in the
 //!    middle of a send or a receive, or has died there, and the granule is the client's.
 //! 2. A slot is written when it is empty. So a slot that is not empty means a full mailbox to the sender,
 //!    however far the receiver's head has come.
@@ -16,18 +22,21 @@
 //!    its message was taken by a receiver that died before it moved the head, or was never sent. Receivers
 //!    skip holes. They also skip to the sequence that a slot names if the ring has been round meanwhile.
 
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::thread;
 use std::time::Duration;
 
 use crate::error::ObjectsError;
 use crate::heap::Heap;
 use crate::layout::{
-    ClientId, IN_MAILBOX, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, slot_parts,
-    slot_word, span_of,
+    ClientId, IN_MAILBOX, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, SHARED,
+    slot_parts, slot_word, span_of,
 };
 use crate::liveness::Liveness;
 use crate::recovery::recover_if_dead;
 use crate::region::{Platform, Region, has_fault};
+use crate::shared::Record;
+use crate::wakes::{Side, wake_sleeper};
 use crate::words::Words;
 
 /// A mailbox of a client's region.
@@ -41,10 +50,20 @@ const POLLS_BETWEEN_HOLES: u32 = 64;
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// What came out of a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// The granule of an object, which is the client's now.
+    Object(u32),
+    /// The root of a shared structure, which the client holds now.
+    Root(u32),
+}
+
 /// What a client knows of a mailbox.
 #[derive(Debug)]
 pub(crate) struct Ends {
     name: String,
+    index: usize,
     at: MailboxLayout,
     slots: u64,
     /// Sequence of the next message to send. `None` until the client is the sender.
@@ -52,6 +71,7 @@ pub(crate) struct Ends {
     /// Sequence of the next message to receive. `None` until the client is the receiver.
     head: Option<u64>,
     polls: u32,
+    late: u64,
 }
 
 /// Finds a mailbox, or makes it.
@@ -76,7 +96,7 @@ pub(crate) fn open<P: Platform>(
         return Err(ObjectsError::slots(name, slots, format!("it has {found}")));
     }
     let at = region.layout.mailbox(index);
-    Ok(Ends { name: name.to_owned(), at, slots, tail: None, head: None, polls: 0 })
+    Ok(Ends { name: name.to_owned(), index, at, slots, tail: None, head: None, polls: 0, late: 0 })
 }
 
 fn find<P: Platform>(region: &Region<P>, name: &str) -> Option<usize> {
@@ -105,6 +125,18 @@ fn make<P: Platform>(region: &Region<P>, name: &str, slots: u64) -> Result<usize
 }
 
 impl Ends {
+    pub(crate) fn count_late(&mut self, is_late: bool) {
+        self.late += u64::from(is_late);
+    }
+
+    pub(crate) fn late(&self) -> u64 {
+        self.late
+    }
+
+    pub(crate) fn layout(&self) -> MailboxLayout {
+        self.at
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -138,6 +170,10 @@ impl Ends {
         if !has_fault!(P, SendMovesTailLast) {
             words.set_word(self.at.tail(), tail + 1);
         }
+        if has_fault!(P, WakesBeforeCommit) {
+            self.wake(region, Side::Receiver);
+            thread::sleep(PAUSE);
+        }
         words.flush(slot, 8);
         words.set_byte(owner, IN_MAILBOX); // commits
         if has_fault!(P, SendMovesTailLast) {
@@ -145,6 +181,37 @@ impl Ends {
         }
         words.flush(owner, 1);
         self.tail = Some(tail + 1);
+        if !has_fault!(P, WakesBeforeCommit) {
+            self.wake(region, Side::Receiver);
+        }
+        Ok(true)
+    }
+
+    /// Sends a structure that the client holds, and goes on holding; returns whether there was room.
+    pub(crate) fn send_root<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+        record: Record,
+    ) -> Result<bool, ObjectsError> {
+        let tail = match self.tail {
+            Some(tail) => tail,
+            None => match self.become_sender(region, id)? {
+                Some(tail) => tail,
+                None => return Ok(false),
+            },
+        };
+        let slot = self.at.slot(tail & (self.slots - 1));
+        region.words.invalidate(slot, 8);
+        if region.words.word(slot) != 0 {
+            return Ok(false);
+        }
+        record.count_send(region, id, self.index);
+        region.words.set_word(self.at.tail(), tail + 1);
+        region.words.set_word(slot, slot_word(tail, record.0)); // commits
+        region.words.flush(slot, 8);
+        self.tail = Some(tail + 1);
+        self.wake(region, Side::Receiver);
         Ok(true)
     }
 
@@ -154,7 +221,7 @@ impl Ends {
         &mut self,
         region: &Region<P>,
         heap: &mut Heap,
-    ) -> Result<Option<u32>, ObjectsError> {
+    ) -> Result<Option<Received>, ObjectsError> {
         let head = match self.head {
             Some(head) => head,
             None => match self.become_receiver(region, heap.id())? {
@@ -174,9 +241,11 @@ impl Ends {
             return Err(self.damaged(region, word));
         }
         let owner = layout.owner(granule);
-        if words.byte(owner) != IN_MAILBOX {
+        match words.byte(owner) {
+            IN_MAILBOX => {}
+            SHARED => return self.receive_root(region, heap, head, Record(granule)),
             // Being sent.
-            return Ok(None);
+            _ => return Ok(None),
         }
         if has_fault!(P, ReceiveEmptiesSlotFirst) {
             words.set_word(slot, 0);
@@ -192,7 +261,39 @@ impl Ends {
             heap.mark(region, span_of(granule));
         }
         self.head = Some(head + 1);
-        Ok(Some(granule))
+        self.wake(region, Side::Sender);
+        Ok(Some(Received::Object(granule)))
+    }
+
+    /// Receives a structure: becomes a holder, and then takes it from the slot.
+    fn receive_root<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        heap: &mut Heap,
+        head: u64,
+        record: Record,
+    ) -> Result<Option<Received>, ObjectsError> {
+        let slot = self.at.slot(head & (self.slots - 1));
+        let root = record.root(region);
+        let root = root.ok_or_else(|| self.damaged(region, region.words.word(slot)))?;
+        heap.mark(region, span_of(record.0));
+        record.hold(region, heap.id());
+        region.words.set_word(slot, 0); // commits
+        region.words.set_word(self.at.head(), head + 1);
+        region.words.flush(slot, 8);
+        self.head = Some(head + 1);
+        self.wake(region, Side::Sender);
+        Ok(Some(Received::Root(root)))
+    }
+
+    /// Wakes the client at the other side if it sleeps. After the store that it waits for.
+    #[inline]
+    fn wake<P: Platform>(&self, region: &Region<P>, side: Side) {
+        // The load comes after that store for the compiler, and for the processor by the sleeper's barrier.
+        compiler_fence(Ordering::SeqCst);
+        if region.words.word(side.sleeps(self.at)) != 0 {
+            wake_sleeper(region, self.at, side);
+        }
     }
 
     /// Moves the head on over a hole, if there is one, and receives what follows.
@@ -203,7 +304,7 @@ impl Ends {
         heap: &mut Heap,
         head: u64,
         word: u64,
-    ) -> Result<Option<u32>, ObjectsError> {
+    ) -> Result<Option<Received>, ObjectsError> {
         if word == 0 {
             self.polls = self.polls.wrapping_add(1);
             if self.polls % POLLS_BETWEEN_HOLES != 1 {

@@ -5,20 +5,27 @@
 //! 1. In mailboxes of which the client has an end, slots that name its objects are emptied: a send that did
 //!    not commit, or a receive that did. An object that were freed first could be sent again, and two slots
 //!    would name it. Then the end becomes free. Before, a new client could meet the slots.
-//! 2. In the spans that it has marked, its objects become free, and the spans, unless objects of others
+//! 2. Structures: what it was freeing, what it owns the roots of, and shared ones that it held last ([`Actor`]).
+//!    Before, what it was storing is completed ([`redo`]).
+//! 3. In the spans that it has marked, its objects become free, and the spans, unless objects of others
 //!    are in them: such a span is left without a client, and the next one that needs it takes it.
-//! 3. Its marks are cleared.
-//! 4. Its id becomes free. Until then every client that opens the region or looks for memory recovers it.
+//! 4. Its marks are cleared.
+//! 5. Its id becomes free. Until then every client that opens the region or looks for memory recovers it.
 //!
 //! So the cost follows from the spans in which the client has had something, beside a look at the marks (a bit for
 //! each 64 KiB of the region) and at the mailboxes.
 
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, LEAVING, MAILBOXES, SPAN_GRANULES, first_granule, slot_parts};
+use crate::layout::{
+    ClientId, FREE, LEAVING, MAILBOXES, SHARED, SPAN_GRANULES, first_granule, slot_parts,
+};
+use crate::nodes::{Actor, has_references};
 use crate::region::{Platform, Region, has_fault};
+use crate::shared::{RECORD_BYTES, record_at};
 use crate::span::Span;
+use crate::wakes::{Side, wake_sleeper};
 use crate::words::Words;
-use crate::{runs, spans};
+use crate::{redo, runs, spans};
 
 impl<P: Platform> Region<P> {
     /// Recovers the dead clients that it finds; returns their number.
@@ -62,6 +69,10 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
     let Region { words, layout, .. } = region;
     let state = if has_fault!(P, RecoveryFreesIdFirst) { 0 } else { LEAVING };
     words.set_word(layout.client(id), state);
+    if !has_fault!(P, RecoveryForgetsIntent) {
+        redo::replay(region, id);
+    }
+    words.set_word(layout.redo_count(id), 0);
     if has_fault!(P, RecoveryFreesBeforeSlots) {
         free_objects(region, id);
     }
@@ -70,8 +81,13 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
     let has_end = |index: &usize| ends(*index).iter().any(|end| words.word(*end) == number);
     for index in (0..MAILBOXES).filter(has_end) {
         clear_slots(region, index, id);
-        for end in ends(index) {
+        let at = layout.mailbox(index);
+        let sides = [Side::Sender, Side::Receiver];
+        for ((end, own), other) in ends(index).into_iter().zip(sides).zip(sides.iter().rev()) {
             if words.word(end) == number {
+                words.set_word(own.sleeps(at), 0);
+                // Perhaps it was about to. The sleeper looks again.
+                wake_sleeper(region, at, *other);
                 words.set_word(end, 0);
             }
         }
@@ -81,9 +97,39 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
         clear_marks(region, id);
         objects.into_iter().for_each(|span| free_in_span(region, id, span));
     }
+    free_structures(region, id);
     free_objects(region, id);
     clear_marks(region, id);
     words.set_word(layout.client(id), 0);
+}
+
+/// Frees what the client was freeing, structures whose roots it owns, and shared ones that it held as the last one.
+fn free_structures<P: Platform>(region: &Region<P>, id: ClientId) {
+    let mut actor = Actor { region, id, keeper: None };
+    actor.free_dying();
+    let marked: Vec<u32> = spans::marked(region, id).collect();
+    for at in marked {
+        let Some(Span::Slots { class, .. }) = spans::span(region, at) else { continue };
+        let wanted = match class {
+            class if class.is_counted() => id.number(),
+            class if class.bytes() >= RECORD_BYTES as u64 => SHARED,
+            _ => continue,
+        };
+        for slot in 0..class.slots() {
+            let granule = first_granule(at) + slot * class.granules() + class.lead();
+            if region.words.byte(region.layout.owner(granule)) != wanted {
+                continue;
+            }
+            match record_at(region, granule) {
+                Some(record) => actor.recover_record(record),
+                None if has_references(region, granule) => {
+                    actor.let_die(granule);
+                    actor.free_dying();
+                }
+                None => {}
+            }
+        }
+    }
 }
 
 fn clear_slots<P: Platform>(region: &Region<P>, index: usize, id: ClientId) {

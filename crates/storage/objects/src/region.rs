@@ -181,6 +181,28 @@ impl<P: Platform> Region<P> {
         &self.path
     }
 
+    /// A reference to what begins at a granule.
+    pub(crate) fn reference_to(&self, granule: u32) -> u64 {
+        self.tag() | self.layout.granule(granule)
+    }
+
+    /// The granule that a reference means. `None` if it is not a reference of this region.
+    pub(crate) fn granule_of(&self, reference: u64) -> Option<u32> {
+        let offset = Some(reference ^ self.tag()).filter(|offset| *offset < self.header.bytes)?;
+        self.layout.granule_at(offset)
+    }
+
+    fn tag(&self) -> u64 {
+        let [low, high, ..] = self.header.uuid;
+        u64::from(low) << 48 | u64::from(high) << 56
+    }
+
+    /// A granule that shared memory names, if it is one. 0 means none.
+    pub(crate) fn granule_in_spans(&self, word: u64) -> Option<u32> {
+        let granule = u32::try_from(word).ok()?;
+        self.layout.spans().contains(&crate::layout::span_of(granule)).then_some(granule)
+    }
+
     /// Name of a mailbox. `None` if there is none.
     pub(crate) fn mailbox_name(&self, index: usize) -> Option<String> {
         let at = self.layout.mailbox(index);

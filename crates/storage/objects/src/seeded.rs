@@ -25,10 +25,20 @@ pub enum Fault {
     FreeTakesRunLast,
     /// The first span of a run is free before the others are.
     ReleaseFreesFirstSpanFirst,
+    /// Stores that belong together are done before they are written down.
+    StoresBeforeIntent,
+    /// The number of stores to do again is written before these are written down.
+    IntentCommitsFirst,
+    /// Recovery does not complete what the client has committed.
+    RecoveryForgetsIntent,
+    /// An object is free before it has left the list of the dying.
+    DyingIsFreedInList,
+    /// A send wakes the receiver before it has committed.
+    WakesBeforeCommit,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 16] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,
     Fault::ReceiveEmptiesSlotFirst,
@@ -40,4 +50,9 @@ pub const FAULTS: [Fault; 11] = [
     Fault::RunCommitsFirst,
     Fault::FreeTakesRunLast,
     Fault::ReleaseFreesFirstSpanFirst,
+    Fault::StoresBeforeIntent,
+    Fault::IntentCommitsFirst,
+    Fault::RecoveryForgetsIntent,
+    Fault::DyingIsFreedInList,
+    Fault::WakesBeforeCommit,
 ];

@@ -5,12 +5,21 @@
 //!          129 … 32768 four steps for each doubling      classes 8 to 39
 //!        32769 …       whole spans of 65,536 bytes       a run of spans, no class
 //! ```
+//! Each of these classes is there a second time (64 to 103) for objects with references: the first 16 bytes of each slot
+//! are a header, and the object begins after it.
+//!
 //! An object wastes at most 15 bytes in the first line, a fifth in the second, half in the third.
 
 use crate::layout::{GRANULE_BYTES, SPAN_BYTES, SPAN_GRANULES};
 
-/// Number of classes.
-pub(crate) const CLASSES: usize = 40;
+/// Number of sizes.
+const CLASSES: u8 = 40;
+/// In the number of a class: its objects have a header before them.
+const COUNTED: u8 = 64;
+/// Above all numbers of classes.
+pub(crate) const END: usize = 128;
+/// Granules of a header.
+const HEADER_GRANULES: u32 = 1;
 const FINE_BYTES: usize = 128;
 const FINE_CLASSES: usize = 8;
 /// Largest object that has a class.
@@ -24,7 +33,7 @@ impl Class {
     /// The class of this number.
     #[inline]
     pub(crate) fn new(number: u8) -> Option<Class> {
-        (usize::from(number) < CLASSES).then_some(Class(number))
+        (number & !COUNTED < CLASSES).then_some(Class(number))
     }
 
     /// The smallest class that holds so many bytes. `None` if an object of them takes whole spans.
@@ -42,14 +51,36 @@ impl Class {
         Some(Class((FINE_CLASSES + 4 * (doubling - 7) + quarter) as u8))
     }
 
-    /// This class and all larger ones.
+    /// The smallest class for objects of so many bytes with a header.
+    pub(crate) fn of_counted(bytes: usize) -> Option<Class> {
+        let class = Class::of(bytes.max(1).checked_add(16)?)?;
+        Some(Class(class.0 | COUNTED))
+    }
+
+    /// This class and all larger ones of its kind.
     pub(crate) fn and_larger(self) -> impl Iterator<Item = Class> {
-        (self.0..CLASSES as u8).map(Class)
+        let kind = self.0 & COUNTED;
+        (self.0..kind + CLASSES).map(Class)
     }
 
     /// All of them.
     pub(crate) fn all() -> impl Iterator<Item = Class> {
-        (0..CLASSES as u8).map(Class)
+        (0..CLASSES).chain(COUNTED..COUNTED + CLASSES).map(Class)
+    }
+
+    /// Whether its objects have a header.
+    pub(crate) fn is_counted(self) -> bool {
+        self.0 & COUNTED != 0
+    }
+
+    /// Granules of a slot before its object.
+    pub(crate) fn lead(self) -> u32 {
+        if self.is_counted() { HEADER_GRANULES } else { 0 }
+    }
+
+    /// Bytes of its objects.
+    pub(crate) fn usable_bytes(self) -> u64 {
+        self.bytes() - GRANULE_BYTES * u64::from(self.lead())
     }
 
     #[inline]
@@ -62,21 +93,21 @@ impl Class {
         usize::from(self.0)
     }
 
-    /// Bytes of its objects.
+    /// Bytes of its slots.
     pub(crate) fn bytes(self) -> u64 {
-        let number = u64::from(self.0);
+        let number = u64::from(self.0 & !COUNTED);
         match number.checked_sub(FINE_CLASSES as u64) {
             None => (number + 1) * GRANULE_BYTES,
             Some(coarse) => (5 + coarse % 4) << (5 + coarse / 4),
         }
     }
 
-    /// Granules of its objects.
+    /// Granules of its slots.
     pub(crate) fn granules(self) -> u32 {
         (self.bytes() / GRANULE_BYTES) as u32
     }
 
-    /// Objects of a span.
+    /// Slots of a span.
     pub(crate) fn slots(self) -> u32 {
         SPAN_GRANULES / self.granules()
     }
@@ -94,7 +125,7 @@ mod tests {
     #[test]
     fn each_size_has_the_smallest_class_that_holds_it() {
         let mut smaller = 0;
-        for class in Class::all() {
+        for class in Class::all().filter(|class| !class.is_counted()) {
             assert!(class.bytes() > smaller && class.bytes().is_multiple_of(GRANULE_BYTES));
             for bytes in smaller + 1..=class.bytes() {
                 assert_eq!(Class::of(bytes as usize), Some(class), "{bytes}");
@@ -106,7 +137,17 @@ mod tests {
         assert_eq!(smaller, LARGEST_CLASS_BYTES as u64);
         assert_eq!(Class::of(0), Class::of(1));
         assert_eq!(Class::of(LARGEST_CLASS_BYTES + 1), None);
-        assert_eq!(Class::new(CLASSES as u8), None);
+        assert_eq!(
+            (Class::new(CLASSES), Class::new(COUNTED + CLASSES), Class::new(128)),
+            (None, None, None)
+        );
+        let counted = Class::of_counted(48).expect("a class");
+        assert_eq!((counted.bytes(), counted.usable_bytes(), counted.lead()), (64, 48, 1));
+        assert_eq!((counted.number(), Class::of_counted(LARGEST_CLASS_BYTES - 15)), (67, None));
+        assert!(
+            Class::all()
+                .all(|class| class.index() < END && Class::new(class.number()) == Some(class))
+        );
         assert_eq!((spans_for(LARGEST_CLASS_BYTES + 1), spans_for(65_537)), (1, 2));
     }
 }

@@ -10,10 +10,14 @@ use std::io;
 use std::num::NonZero;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use rustix::io::Errno;
+use rustix::thread::futex::{self, Timespec};
+use rustix::thread::{MembarrierCommand, membarrier};
 
 /// Shared memory. Offsets are in bytes; those of words are multiples of 8. An offset outside of the memory
 /// panics.
@@ -38,6 +42,14 @@ pub trait Words {
     fn set_word(&self, at: usize, value: u64);
     /// Stores a word if it is `from`; returns whether it was. Not for fast paths: it locks the memory.
     fn claim_word(&self, at: usize, from: u64, to: u64) -> bool;
+    /// Sleeps until [`Words::wake`] is called for this word, or the time is over. Returns at once if the low half of the
+    /// word is not `seen`. Returns whether the time was over.
+    fn sleep(&self, at: usize, seen: u32, time: Duration) -> bool;
+    /// Wakes clients that sleep at this word.
+    fn wake(&self, at: usize);
+    /// After it, stores that others did before are visible, and others see the stores done before it. Others need no
+    /// fence for that.
+    fn order_with_others(&self);
     /// Makes stores to these bytes visible to other nodes.
     fn flush(&self, at: usize, bytes: usize);
     /// Drops cached copies of these bytes, so that loads see the stores of other nodes.
@@ -72,6 +84,22 @@ impl Mapped {
         // Owner bytes are loaded as words, too, when they are scanned: x86-64 loads them at once.
         unsafe { &*self.start.as_ptr().add(at).cast::<AtomicU64>() }
     }
+}
+
+impl Mapped {
+    /// The low half of a word: what a futex is.
+    fn half_at(&self, at: usize) -> &AtomicU32 {
+        let word: *const AtomicU64 = self.word_at(at);
+        // SAFETY: the first four bytes of a valid word, aligned to 8. Others store whole words there, which x86-64 does at
+        // once; the kernel loads these bytes.
+        unsafe { &*word.cast::<AtomicU32>() }
+    }
+}
+
+/// Lets [`Words::order_with_others`] of other processes order this one's stores, too (Linux 4.16). Without it, a
+/// sleeping client wakes up by its timer.
+fn register() {
+    let _ = membarrier(MembarrierCommand::RegisterGlobalExpedited);
 }
 
 impl Words for Mapped {
@@ -119,6 +147,22 @@ impl Words for Mapped {
         self.word_at(at).compare_exchange(from, to, order.0, order.1).is_ok()
     }
 
+    fn sleep(&self, at: usize, seen: u32, time: Duration) -> bool {
+        let time = Timespec::try_from(time).ok();
+        let slept = futex::wait(self.half_at(at), futex::Flags::empty(), seen, time.as_ref());
+        slept == Err(Errno::TIMEDOUT)
+    }
+
+    fn wake(&self, at: usize) {
+        // An error would mean a wrong address.
+        let _ = futex::wake(self.half_at(at), futex::Flags::empty(), u32::MAX >> 1);
+    }
+
+    fn order_with_others(&self) {
+        // Interrupts the processors on which registered processes run; see `register`.
+        let _ = membarrier(MembarrierCommand::GlobalExpedited);
+    }
+
     #[inline]
     fn flush(&self, _at: usize, _bytes: usize) {}
 
@@ -157,6 +201,7 @@ static MAPPINGS: Mutex<Vec<Weak<Mapping>>> = Mutex::new(Vec::new());
 /// # Errors
 /// `EEXIST` if something else is mapped there. Other errors of `mmap`.
 pub(crate) fn map(file: &File, address: u64, bytes: u64) -> io::Result<Mapped> {
+    register();
     let found = file.metadata()?;
     let identity = (found.dev(), found.ino());
     let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);

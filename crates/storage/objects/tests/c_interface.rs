@@ -28,6 +28,13 @@ fn compile(source: &Path, program: &Path, is_static: bool) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A program that finds the library of this build, whatever cargo says about libraries of older ones.
+fn start(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("LD_LIBRARY_PATH");
+    command
+}
+
 fn example(name: &str) -> PathBuf {
     Path::new(CRATE).join("examples").join(name)
 }
@@ -43,9 +50,8 @@ fn a_producer_and_a_consumer_in_c_pass_objects() {
             compile(&example(&format!("{name}.c")), &program, is_static);
             program
         });
-        let mut producer =
-            Command::new(produce).arg(&region).arg("20000").spawn().expect("a producer");
-        let mut consumer = Command::new(consume);
+        let mut producer = start(&produce).arg(&region).arg("20000").spawn().expect("a producer");
+        let mut consumer = start(&consume);
         consumer.arg(&region).arg("20000").stderr(Stdio::inherit());
         let output = consumer.output().expect("a consumer");
         assert!(producer.wait().expect("an end").success());
@@ -64,6 +70,17 @@ fn errors_reach_c_as_numbers_and_words() {
     Region::create(&region, 1 << 20).expect("a region");
     let program = directory.path().join("errors");
     compile(&Path::new(CRATE).join("tests/errors.c"), &program, false);
-    let output = Command::new(program).arg(&region).output().expect("it starts");
+    let output = start(&program).arg(&region).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn structures_are_shared_by_c_programs() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let region = directory.path().join("region");
+    Region::create(&region, 1 << 20).expect("a region");
+    let program = directory.path().join("structures");
+    compile(&Path::new(CRATE).join("tests/structures.c"), &program, false);
+    let output = start(&program).arg(&region).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -149,7 +149,7 @@ fn write(object: NonNull<u8>, content: u64) {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 64, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(Config { cases: 40, failure_persistence: None, ..Config::default() })]
 
     #[test]
     fn clients_own_what_the_model_says(steps in prop::collection::vec(step(), 1..200)) {

@@ -5,12 +5,15 @@
 //!           send + receive, one way between processes
 //! ```
 //! Invariants: the same loop runs for each allocator, and which one comes first changes with each round. All
-//! objects have 64 bytes, and their first word is written. mimalloc and `farfork-c` are called as C
+//! objects have 64 bytes unless their case says otherwise, and their first word is written. jemalloc and tcmalloc
+//! take part if their libraries are installed. mimalloc and `farfork-c` are called as C
 //! functions; `farfork` is the Rust interface, which the compiler can inline.
 
 mod allocators;
 mod between;
+mod recovery;
 
+use std::ffi::CStr;
 use std::hint::black_box;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -27,7 +30,7 @@ use crate::report::Report;
 use crate::samples::Samples;
 use crate::{Options, progress};
 
-use allocators::{Allocator, CClient, Mimalloc, mimalloc_version, touch};
+use allocators::{Allocator, CClient, Loaded, Mimalloc, mimalloc_version, touch};
 use between::RoundTrips;
 
 const REGION_BYTES: u64 = 64 << 20;
@@ -41,9 +44,21 @@ const SHUFFLED: &str = "allocate + free, 10,000 freed in random order";
 const HANDED: &str = "allocate, pass to another thread, free there";
 const MESSAGE: &str = "send + receive, one process";
 const ONE_WAY: &str = "one way between two processes";
+const LARGER: [(usize, &str); 2] = [
+    (256, "allocate + free 256 bytes, tight pair"),
+    (4096, "allocate + free 4,096 bytes, tight pair"),
+];
+const OWN: &str = "recovery of a dead client, all objects from its own spans";
+const SHARED: &str = "recovery of a dead client, half of the objects from spans of another client";
+const RATE: &str = "M objects/s";
 const NS: &str = "ns";
 /// Goal for a send and a receive.
 const MOST_MESSAGE_NS: f64 = 15.0;
+/// Libraries that are compared if this machine has them.
+const LIBRARIES: [(&str, &CStr, &CStr, &CStr); 2] = [
+    ("jemalloc", c"libjemalloc.so.2", c"malloc", c"free"),
+    ("tcmalloc", c"libtcmalloc_minimal.so.4", c"tc_malloc", c"tc_free"),
+];
 
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
@@ -55,6 +70,13 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let mut samples = Samples::default();
     let mut uncounted = Samples::default();
     let rounds = if options.quick { 9 } else { 61 };
+    let objects = if options.quick { 200_000 } else { 2_000_000 };
+    for round in 0..if options.quick { 5 } else { 15 } {
+        progress(&format!("recovery {round}"));
+        let rate = |own, received| recovery::rate(directory.path(), own, received).map_err(failed);
+        samples.add("farfork", OWN, RATE, rate(objects, 0)?);
+        samples.add("farfork", SHARED, RATE, rate(objects / 2, objects / 2)?);
+    }
     for round in 0..=rounds {
         progress(&format!("round {round} of {rounds}"));
         bench.round(round, if round == 0 { &mut uncounted } else { &mut samples })?;
@@ -76,7 +98,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         rows: samples.rows(),
         notes: vec![format!(
             "mimalloc {} from libmimalloc-sys 0.1.49, in private memory and without protection against \
-             kills. Objects of 64 bytes. Passing to a thread takes a mailbox of farfork, and a ring of \
+             kills. jemalloc and tcmalloc from this machine's libraries, if there are rows of them. Passing to a thread takes a mailbox of farfork, and a ring of \
              atomic pointers with mimalloc.",
             mimalloc_version()
         )],
@@ -87,13 +109,17 @@ struct Bench {
     region: std::path::PathBuf,
     /// Order of frees.
     shuffled: Vec<usize>,
+    loaded: Vec<(&'static str, Loaded)>,
 }
 
 impl Bench {
     fn new(directory: &TempDir) -> Result<Bench, BenchError> {
         let region = directory.path().join("region");
         Region::create(&region, REGION_BYTES).map_err(failed)?;
-        Ok(Bench { region, shuffled: shuffled(MANY) })
+        let open =
+            |(name, library, malloc, free)| Some((name, Loaded::open(library, malloc, free)?));
+        let loaded = LIBRARIES.into_iter().filter_map(open).collect();
+        Ok(Bench { region, shuffled: shuffled(MANY), loaded })
     }
 
     fn client(&self) -> Result<Client, BenchError> {
@@ -107,6 +133,9 @@ impl Bench {
                 1 => self.allocator("farfork", &mut self.client()?, samples),
                 _ => self.allocator("farfork-c", &mut self.c_client()?, samples),
             }
+        }
+        for (name, loaded) in &self.loaded {
+            self.allocator(name, &mut loaded.clone(), samples);
         }
         for turn in 0..2 {
             match (round + turn) % 2 {
@@ -125,7 +154,10 @@ impl Bench {
     }
 
     fn allocator(&self, case: &str, allocator: &mut impl Allocator, samples: &mut Samples) {
-        samples.add(case, PAIR, NS, pairs(allocator));
+        samples.add(case, PAIR, NS, pairs(allocator, 64));
+        for (bytes, metric) in LARGER {
+            samples.add(case, metric, NS, pairs(allocator, bytes));
+        }
         samples.add(case, SHUFFLED, NS, self.many(allocator));
     }
 
@@ -136,7 +168,7 @@ impl Bench {
         for _ in 0..2 {
             ns = per(MANY, || {
                 for number in 0..MANY {
-                    let object = allocator.allocate();
+                    let object = allocator.allocate(64);
                     touch(object, number as u64);
                     objects.push(object);
                 }
@@ -186,10 +218,10 @@ impl Bench {
     }
 }
 
-fn pairs(allocator: &mut impl Allocator) -> f64 {
+fn pairs(allocator: &mut impl Allocator, bytes: usize) -> f64 {
     per(PAIRS, || {
         for number in 0..PAIRS {
-            let object = allocator.allocate();
+            let object = allocator.allocate(bytes);
             touch(object, number as u64);
             allocator.free(black_box(object));
         }
@@ -211,7 +243,7 @@ fn hand_pointers() -> f64 {
                 }
             });
             for number in 0..MESSAGES {
-                let object = Mimalloc.allocate();
+                let object = Mimalloc.allocate(64);
                 touch(object, number as u64);
                 let slot = &ring[number % SLOTS as usize];
                 spin(|| (slot.load(Ordering::Acquire) == 0).then_some(()));

@@ -126,12 +126,13 @@ fn check(path: &Path, json: bool) -> CommandResult {
 }
 
 fn print_check(check: &Check) {
-    let Check { bytes, bytes_free, owned, bytes_owned, in_mailboxes, bytes_in_mailboxes, .. } =
-        check;
+    let Check { bytes, bytes_free, bytes_owned, bytes_in_mailboxes, bytes_linked, .. } = check;
     println!(
-        "{bytes} bytes: {bytes_free} free, {bytes_owned} owned, {bytes_in_mailboxes} in mailboxes"
+        "{bytes} bytes: {bytes_free} free, {bytes_owned} owned, {bytes_in_mailboxes} in mailboxes, \
+         {bytes_linked} in structures"
     );
-    println!("{owned} objects owned, {in_mailboxes} in mailboxes");
+    let Check { owned, in_mailboxes, linked, .. } = check;
+    println!("{owned} objects owned, {in_mailboxes} in mailboxes, {linked} in structures");
     println!("{} lost, {} double, {} foreign", check.lost, check.double, check.foreign);
     println!("{} dead clients recovered", check.clients_recovered);
 }

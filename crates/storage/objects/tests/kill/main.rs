@@ -14,16 +14,20 @@ mod operations;
 mod platforms;
 mod random;
 mod stage;
+mod structures;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::operations::{ALL, Dead, FAST, Kill, Operation, kill_everywhere};
 use crate::platforms::{
-    ClaimMarksLast, Counting, FreeTakesRunLast, Known, NoFault, Plain, ReceiveEmptiesSlotFirst,
-    ReceiveMarksLast, RecoveryClearsMarksFirst, RecoveryFreesBeforeSlots, RecoveryFreesIdFirst,
+    ClaimMarksLast, Counting, DyingIsFreedInList, FreeTakesRunLast, IntentCommitsFirst, Known,
+    NoFault, Plain, ReceiveEmptiesSlotFirst, ReceiveMarksLast, RecoveryClearsMarksFirst,
+    RecoveryForgetsIntent, RecoveryFreesBeforeSlots, RecoveryFreesIdFirst,
     ReleaseFreesFirstSpanFirst, RunCommitsFirst, SendCommitsBeforeSlot, SendMovesTailLast,
+    StoresBeforeIntent,
 };
 use crate::stage::Stage;
+use crate::structures::Deed;
 
 /// Of a client that died between the last two stores of a send.
 const RECOVER: Operation = Operation::Recover { dead: Dead::Send, stores: 2 };
@@ -45,6 +49,28 @@ fn main() {
         let name = format!("{operation:?} survives a kill at each store");
         trials.push(Trial::test(name, move || at_stores(operation)));
     }
+    for deed in structures::FAST {
+        let name = format!("{deed:?} of structures survives a kill at each instruction");
+        trials.push(Trial::test(name, move || {
+            let kills = structures::kill_everywhere::<Plain<NoFault>>(deed, Kill::Instruction)?;
+            println!("{deed:?}: {kills} kills, one at each instruction");
+            Ok(())
+        }));
+    }
+    for deed in structures::ALL {
+        let name = format!("{deed:?} of structures survives a kill at each store");
+        trials.push(Trial::test(name, move || {
+            let kills = structures::kill_everywhere::<Counting<NoFault>>(deed, Kill::Store)?;
+            println!("{deed:?}: {kills} kills, one at each store");
+            assert!(kills > 0, "it finished at once");
+            Ok(())
+        }));
+    }
+    trials.push(found_in::<StoresBeforeIntent>(Deed::Unlink));
+    trials.push(found_in::<IntentCommitsFirst>(Deed::Unlink));
+    trials
+        .push(found_in::<RecoveryForgetsIntent>(Deed::Recover { dead: &Deed::Unlink, stores: 10 }));
+    trials.push(found_in::<DyingIsFreedInList>(Deed::Release));
     trials.push(found::<SendCommitsBeforeSlot>(Operation::Send, true));
     trials.push(found::<SendMovesTailLast>(Operation::Send, true));
     trials.push(found::<ReceiveEmptiesSlotFirst>(Operation::Receive, true));
@@ -93,6 +119,17 @@ fn found<Of: Known + 'static>(operation: Operation, is_fast: bool) -> Trial {
             println!("at instructions: {found:?}");
             found.err().ok_or("kills at instructions did not find it")?;
         }
+        Ok(())
+    })
+}
+
+/// A seeded fault is found by kills of a client that changes structures.
+fn found_in<Of: Known + 'static>(deed: Deed) -> Trial {
+    let name = format!("{:?} is found", Of::FAULT.expect("a fault"));
+    Trial::test(name, move || {
+        let found = structures::kill_everywhere::<Counting<Of>>(deed, Kill::Store);
+        println!("at stores: {found:?}");
+        found.err().ok_or("kills at stores did not find it")?;
         Ok(())
     })
 }

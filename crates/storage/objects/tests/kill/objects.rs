@@ -15,3 +15,20 @@ pub fn set_number(object: NonNull<u8>, number: u64) {
     // SAFETY: as above.
     unsafe { object.cast::<[u64; 8]>().write_volatile([number; 8]) }
 }
+
+/// A reference of an object that can be linked, as it is stored.
+pub fn field(object: NonNull<u8>, field: usize) -> u64 {
+    // SAFETY: an object of 24 bytes: two references and a number.
+    unsafe { object.cast::<u64>().add(field).read_volatile() }
+}
+
+/// The number in such an object.
+pub fn node_number(object: NonNull<u8>) -> u64 {
+    field(object, 2)
+}
+
+/// Puts a number into such an object.
+pub fn set_node_number(object: NonNull<u8>, number: u64) {
+    // SAFETY: as above.
+    unsafe { object.cast::<u64>().add(2).write_volatile(number) }
+}

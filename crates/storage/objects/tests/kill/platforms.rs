@@ -1,6 +1,7 @@
 //! Platforms: of this machine, with a kill at any store, and with each of the known faults.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use farfork::seeded::Fault;
 use farfork::words::{Mapped, Words};
@@ -72,6 +73,18 @@ impl Words for Counted {
         self.0.claim_word(at, from, to)
     }
 
+    fn sleep(&self, at: usize, seen: u32, time: Duration) -> bool {
+        self.0.sleep(at, seen, time)
+    }
+
+    fn wake(&self, at: usize) {
+        self.0.wake(at);
+    }
+
+    fn order_with_others(&self) {
+        self.0.order_with_others();
+    }
+
     fn flush(&self, at: usize, bytes: usize) {
         self.0.flush(at, bytes);
     }
@@ -129,5 +142,9 @@ known! {
     ReceiveMarksLast = Some(Fault::ReceiveMarksLast);
     RunCommitsFirst = Some(Fault::RunCommitsFirst);
     FreeTakesRunLast = Some(Fault::FreeTakesRunLast);
+    StoresBeforeIntent = Some(Fault::StoresBeforeIntent);
+    IntentCommitsFirst = Some(Fault::IntentCommitsFirst);
+    RecoveryForgetsIntent = Some(Fault::RecoveryForgetsIntent);
+    DyingIsFreedInList = Some(Fault::DyingIsFreedInList);
     ReleaseFreesFirstSpanFirst = Some(Fault::ReleaseFreesFirstSpanFirst);
 }

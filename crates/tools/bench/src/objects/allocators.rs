@@ -1,14 +1,13 @@
 //! Allocators that are compared.
 #![allow(unsafe_code)] // reason: calls C functions and writes to what they return
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
 use farfork::Client;
-
-const BYTES: usize = 64;
+use nix::libc;
 
 unsafe extern "C" {
     fn mi_version() -> c_int;
@@ -21,16 +20,16 @@ unsafe extern "C" {
     fn ff_recv(mailbox: *mut c_void, timeout_us: i64) -> *mut c_void;
 }
 
-/// Allocates objects of 64 bytes. A failure ends the program: its figures would mean nothing.
+/// Allocates objects. A failure ends the program: its figures would mean nothing.
 pub(super) trait Allocator {
-    fn allocate(&mut self) -> NonNull<u8>;
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8>;
     fn free(&mut self, object: NonNull<u8>);
 }
 
 /// Writes the first word of an object of an [`Allocator`].
 #[inline]
 pub(super) fn touch(object: NonNull<u8>, word: u64) {
-    // SAFETY: objects have 64 bytes, and addresses that are multiples of 8.
+    // SAFETY: objects have 64 bytes at least, and addresses that are multiples of 8.
     unsafe { object.cast().write_volatile(word) }
 }
 
@@ -39,9 +38,9 @@ pub(super) struct Mimalloc;
 
 impl Allocator for Mimalloc {
     #[inline]
-    fn allocate(&mut self) -> NonNull<u8> {
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
         // SAFETY: an ordinary allocation.
-        let object = unsafe { libmimalloc_sys::mi_malloc(BYTES) };
+        let object = unsafe { libmimalloc_sys::mi_malloc(bytes) };
         NonNull::new(object.cast()).expect("mimalloc has memory")
     }
 
@@ -49,6 +48,55 @@ impl Allocator for Mimalloc {
     fn free(&mut self, object: NonNull<u8>) {
         // SAFETY: from `allocate`, and freed once.
         unsafe { libmimalloc_sys::mi_free(object.as_ptr().cast()) }
+    }
+}
+
+/// An allocator of this machine's libraries, in memory of this process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loaded {
+    malloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void),
+}
+
+impl Loaded {
+    /// Loads a library. `None` if it is not installed.
+    pub(super) fn open(library: &CStr, malloc: &CStr, free: &CStr) -> Option<Loaded> {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
+        // SAFETY: a string. What the library does when it is loaded is what its users want of it.
+        let handle = unsafe { libc::dlopen(library.as_ptr(), flags) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: an open library, and strings.
+        let found =
+            unsafe { [libc::dlsym(handle, malloc.as_ptr()), libc::dlsym(handle, free.as_ptr())] };
+        if found.iter().any(|function| function.is_null()) {
+            return None;
+        }
+        // SAFETY: functions of these types by the library's documentation.
+        let malloc = unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(found[0])
+        };
+        // SAFETY: as above.
+        let free = unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(found[1])
+        };
+        Some(Loaded { malloc, free })
+    }
+}
+
+impl Allocator for Loaded {
+    #[inline]
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
+        // SAFETY: an ordinary allocation.
+        let object = unsafe { (self.malloc)(bytes) };
+        NonNull::new(object.cast()).expect("the library has memory")
+    }
+
+    #[inline]
+    fn free(&mut self, object: NonNull<u8>) {
+        // SAFETY: from `allocate`, and freed once.
+        unsafe { (self.free)(object.as_ptr().cast()) }
     }
 }
 
@@ -65,8 +113,8 @@ pub(super) fn mimalloc_version() -> String {
 
 impl Allocator for Client {
     #[inline]
-    fn allocate(&mut self) -> NonNull<u8> {
-        Client::allocate(self, BYTES).expect("the region has room")
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
+        Client::allocate(self, bytes).expect("the region has room")
     }
 
     #[inline]
@@ -107,7 +155,7 @@ impl CClient {
     /// Allocates and sends objects.
     pub(super) fn send_new(mut self, to: CMailbox, count: usize) {
         for number in 0..count {
-            let object = self.allocate();
+            let object = self.allocate(64);
             touch(object, number as u64);
             // SAFETY: a mailbox of this client, and its own object.
             let sent = unsafe { ff_send(to.0, object.as_ptr().cast(), -1) };
@@ -134,9 +182,9 @@ impl Drop for CClient {
 
 impl Allocator for CClient {
     #[inline]
-    fn allocate(&mut self) -> NonNull<u8> {
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
         // SAFETY: an open handle.
-        let object = unsafe { ff_alloc(self.0, BYTES) };
+        let object = unsafe { ff_alloc(self.0, bytes) };
         NonNull::new(object.cast()).expect("the region has room")
     }
 
