@@ -202,6 +202,12 @@ pub struct GhostCall {
     /// Directories of the node in whose places the agent's own container has empty ones in memory.
     #[serde(default)]
     pub tmpfs: Vec<PathBuf>,
+    /// Directories of the node that are empty and read-only in the agent's own container.
+    #[serde(default)]
+    pub hidden: Vec<PathBuf>,
+    /// Files and directories of the node that are there all the same.
+    #[serde(default)]
+    pub shown: Vec<PathBuf>,
     /// Whether all other files of the node are read-only in the agent's own container, which then has
     /// terminals of its own.
     #[serde(default)]
