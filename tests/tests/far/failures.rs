@@ -3,13 +3,16 @@
 use std::fs::{self, Permissions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use farfork_tests::driver::Tests;
+use farfork_tests::nodes::{AWAY, SOON};
 use farfork_tests::nodes::{demand, missing};
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -29,6 +32,8 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::far_process_killed", missing(), far_process_killed);
     tests.add("far::far_process_killed_often", missing(), far_process_killed_often);
     tests.add("far::holder_killed", missing(), holder_killed);
+    tests.add("far::far_process_stopped", missing().or_else(not_long), far_process_stopped);
+    tests.add("far::dropped_pages", missing(), dropped_pages);
     tests.add("far::mounted_elsewhere", missing(), mounted_elsewhere);
     tests.add("far::wrong_key", missing(), wrong_key);
     tests.add("far::changed_image", missing(), changed_image);
@@ -166,6 +171,67 @@ fn holder_killed() -> Outcome {
     bed.clone(&image, &["--no-prefetch"])?.must_pass()
 }
 
+/// Why a test that waits for the kernel does not run.
+fn not_long() -> Option<String> {
+    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    (!is_long).then(|| "it takes half a minute (FARFORK_TEST_LONG=1 has it)".to_owned())
+}
+
+/// The kernel ends a file system whose process answers nothing.
+fn far_process_stopped() -> Outcome {
+    if !Path::new("/proc/sys/fs/fuse/max_request_timeout").exists() {
+        return Err(Trouble::Skipped("requests have a limit since Linux 6.14".to_owned()));
+    }
+    let mut bed = Bed::set("halted")?;
+    let (mut clone, pid, image) = scene(&mut bed)?;
+    let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
+    let send = |signal| kill(far, signal).map_err(|error| Trouble::during("kill", error));
+    send(Signal::SIGSTOP)?;
+    clone.send_byte();
+    let (end, took) = bed.wait(pid)?;
+    // 15 s are the least limit, and it is looked at every 15 s.
+    demand(took < Duration::from_secs(32) + MARGIN, "an end", &took)?;
+    demand(end["signal"] == libc_sigbus(), "SIGBUS", &end)?;
+    // While it is still stopped, another takes its place.
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
+    demand(bed.far_process("pid")? != far, "another far process", &far)?;
+    send(Signal::SIGCONT)?;
+    testbed::eventually("the end of what the kernel has ended", || Ok(kill(holder, None).is_err()))
+}
+
+/// Pages that the kernel has dropped are fetched again, or are an error.
+fn dropped_pages() -> Outcome {
+    let mut bed = Bed::set("dropped")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    bed.serve()?;
+    let (clone, pid) = bed.detached(&image, &[])?;
+    let whole = || Ok(bed.fetched().is_ok_and(|(fetched, bytes)| fetched >= bytes));
+    testbed::eventually("all to be fetched", whole)?;
+    let (before, _) = bed.fetched()?;
+    drop_cached(&bed)?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
+    let (after, _) = bed.fetched()?;
+    demand(after > before + (30 << 20), "dropped pages to be fetched again", &(before, after))?;
+    drop_cached(&bed)?;
+    bed.signal_server(Signal::SIGKILL)?;
+    must_end(&bed, clone, pid, &["Connection refused", "broke"])
+}
+
+/// Has the kernel drop the pages of the far images that no process maps.
+fn drop_cached(bed: &Bed) -> Outcome {
+    let places = fs::read_dir(bed.run().join("far")).into_iter().flatten().flatten();
+    for place in places.map(|place| place.path().join("pool/images")) {
+        for file in fs::read_dir(&place).into_iter().flatten().flatten() {
+            let advise = || -> std::io::Result<()> {
+                let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+                Ok(posix_fadvise(fs::File::open(file.path())?, 0, 0, advice)?)
+            };
+            advise().map_err(|error| Trouble::during("dropping pages", error))?;
+        }
+    }
+    Ok(())
+}
+
 /// The agent does not see the far process's mount.
 fn mounted_elsewhere() -> Outcome {
     let mut bed = Bed::set("elsewhere")?;
@@ -208,7 +274,21 @@ fn wrong_key() -> Outcome {
     let said = bed.refused(bed.restore(&image, &[])?)?;
     demand(said.contains("is not a key of far memory"), "a refusal", &said)?;
     write(&right)?;
-    bed.clone(&image, &["--no-prefetch"])?.must_pass()
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
+    key_on_stdin(&bed, &image, &right)
+}
+
+/// The first line of stdin is the key, the rest is the clone's.
+fn key_on_stdin(bed: &Bed, image: &str, key: &[u8]) -> Outcome {
+    let restore = |first: &[u8]| -> Outcome<Subject> {
+        let restore = ["restore", "--far", bed.address(), "--far-key", "-", "--no-prefetch", image];
+        let mut clone = Subject::start("clone", &mut bed.on(AWAY, &restore)?, SOON)?;
+        clone.send(first);
+        Ok(clone)
+    };
+    let status = restore(b"a key\n")?.finish()?;
+    demand(!status.success(), "a refusal", &status)?;
+    restore(key)?.must_pass()
 }
 
 /// The image's file on the serving node, which nothing should ever write to.

@@ -12,6 +12,8 @@ use crate::error::FarError;
 
 /// A far process that does not answer hangs: each read of it has a deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What it has done it says at once, unless it is stopped.
+const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a command asks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -85,7 +87,8 @@ pub struct ImageStatus {
 pub fn ask(socket: &Path, ask: &Ask) -> Result<Answer, FarError> {
     let failed = || FarError::io("ask the far process at", socket);
     let stream = UnixStream::connect(socket).map_err(failed())?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed())?;
+    let patience = if matches!(ask, Ask::Status) { STATUS_PATIENCE } else { PATIENCE };
+    stream.set_read_timeout(Some(patience)).map_err(failed())?;
     write_line(&stream, ask).map_err(failed())?;
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).map_err(failed())?;

@@ -1,7 +1,7 @@
 //! Files of shared keys: one word, `ffk1-` and base64url of name (16 bytes) and secret (32 bytes).
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -12,6 +12,8 @@ use farfork_fabric::SharedKey;
 use crate::error::FarError;
 
 const BEGIN: &str = "ffk1-";
+/// More than any key has.
+const MOST_BYTES: usize = 256;
 
 /// The key in a file that only its owner may read.
 ///
@@ -28,7 +30,28 @@ pub fn key_at(path: &Path) -> Result<SharedKey, FarError> {
     parse(text.trim()).ok_or_else(not_a_key)
 }
 
-/// The same; if there is no file, it is made with a new key.
+/// The key in the first line of a stream, of which nothing else is read.
+///
+/// # Errors
+/// [`FarError::Io`], [`FarError::NotAKey`].
+pub fn key_from(mut stream: impl Read) -> Result<SharedKey, FarError> {
+    let name = Path::new("standard input");
+    let mut line = Vec::new();
+    let mut byte = [0];
+    // What follows is another reader's.
+    while line.len() < MOST_BYTES {
+        let read = stream.read(&mut byte);
+        match read.map_err(FarError::io("read the key of far memory from", name))? {
+            0 => break,
+            _ if byte == *b"\n" => break,
+            _ => line.push(byte[0]),
+        }
+    }
+    let text = String::from_utf8(line).unwrap_or_default();
+    parse(text.trim()).ok_or_else(|| FarError::NotAKey { path: name.to_owned() })
+}
+
+/// The key in a file; if there is none, it is made with a new key.
 ///
 /// # Errors
 /// As with [`key_at`].
@@ -88,6 +111,19 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         assert!(matches!(key_at(&path), Err(FarError::ExposedKey { .. })));
+    }
+
+    #[test]
+    fn a_key_is_the_first_line_of_a_stream() {
+        let key = SharedKey::random().unwrap();
+        let text = format!("{}\nwhat follows", show(&key));
+        let mut stream = text.as_bytes();
+        assert_eq!(key_from(&mut stream).unwrap().secret(), key.secret());
+        assert_eq!(stream, b"what follows");
+        assert_eq!(key_from(show(&key).as_bytes()).unwrap().id(), key.id());
+        for wrong in ["", "\n", "ffk1-\n", &"f".repeat(1 << 20)] {
+            assert!(matches!(key_from(wrong.as_bytes()), Err(FarError::NotAKey { .. })));
+        }
     }
 
     #[test]

@@ -27,12 +27,13 @@ mod mount;
 pub mod place;
 pub mod prefetch;
 pub mod protocol;
+mod request_timeout;
 mod server;
 mod source;
 pub mod start;
 
 pub use error::FarError;
 pub use far_side::{mount_command, open_far_side};
-pub use keyfile::{key_at, new_key_at, write_key_at};
+pub use keyfile::{key_at, key_from, new_key_at, write_key_at};
 pub use mount::{FarProcessSettings, run_far_process};
 pub use server::FarServer;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use crate::filesystem::FarImages;
 use crate::place::Place;
 use crate::prefetch;
 use crate::protocol::PageRange;
+use crate::request_timeout;
 use crate::source::{Cause, FarImage, Source};
 
 /// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.
@@ -75,7 +76,8 @@ pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result
     let mounted = place.images();
     let failed = || FarError::io("answer requests for", &mounted);
     let device = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed())?);
-    answer_kernel(&device, &images, takes_over).map_err(failed())?;
+    let limit_s = request_timeout::of(deadline);
+    answer_kernel(&device, &images, takes_over, limit_s).map_err(failed())?;
     let socket = place.socket();
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).map_err(FarError::io("listen at", &socket))?;
@@ -91,7 +93,12 @@ pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result
 }
 
 /// Starts the threads that answer requests, until the file system is unmounted.
-fn answer_kernel(device: &File, images: &Arc<FarImages>, takes_over: bool) -> io::Result<()> {
+fn answer_kernel(
+    device: &File,
+    images: &Arc<FarImages>,
+    takes_over: bool,
+    limit_s: u16,
+) -> io::Result<()> {
     let server = Arc::new(Server::new(Arc::clone(images)));
     if takes_over {
         let mut answer = vec![0; BUFFER_BYTES];
@@ -102,15 +109,30 @@ fn answer_kernel(device: &File, images: &Arc<FarImages>, takes_over: bool) -> io
         // A kernel before 6.9 cannot: what waits there would wait for ever, so the file system must go.
         sent?;
     }
+    let left = Arc::new(AtomicUsize::new(THREADS));
     for _ in 0..THREADS {
         let (device, server) = (device.try_clone()?, Arc::clone(&server));
         let thread = std::thread::Builder::new().name("far-answer".to_owned());
-        thread.spawn(move || answer_requests(&device, &server))?;
+        let left = Arc::clone(&left);
+        thread.spawn(move || {
+            answer_requests(&device, &server, limit_s);
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                leave();
+            }
+        })?;
     }
     Ok(())
 }
 
-fn answer_requests(device: &File, server: &Server<Arc<FarImages>>) {
+/// The file system is gone. A process that was asked to stop ends within this time. If the kernel has ended
+/// it, because a request took too long, the next restore has to find nothing here.
+fn leave() {
+    std::thread::sleep(LOOK);
+    eprintln!("farfork: the kernel has ended the file system of far images");
+    std::process::exit(1);
+}
+
+fn answer_requests(device: &File, server: &Server<Arc<FarImages>>, limit_s: u16) {
     let (mut request, mut answer) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
     loop {
         let bytes = match rustix::io::read(device.as_fd(), &mut request) {
@@ -120,6 +142,20 @@ fn answer_requests(device: &File, server: &Server<Arc<FarImages>>) {
             // Unmounted.
             Err(_) => return,
         };
+        if request_timeout::is_init(&request[..bytes]) {
+            let done = request_timeout::answer_init(
+                device,
+                server,
+                &mut request[..bytes],
+                &mut answer,
+                limit_s,
+            );
+            if let Err(error) = done {
+                let reason = words::of(&error);
+                eprintln!("farfork: cannot begin the file system of far images: {reason}");
+            }
+            continue;
+        }
         let reader = Reader::<()>::from_fuse_buffer(FuseBuf::new(&mut request[..bytes]));
         let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut answer);
         if let (Ok(reader), Ok(writer)) = (reader, writer) {

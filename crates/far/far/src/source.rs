@@ -85,6 +85,8 @@ enum Failed {
     Image(Cause),
     /// No attempt will succeed before the deadline.
     Source(Cause),
+    /// The deadline passed before the attempt. The reason is that of the one before, if there was one.
+    TooLate,
 }
 
 impl Source {
@@ -156,6 +158,7 @@ impl Source {
         mut attempt: impl FnMut(Instant) -> Result<T, Failed>,
     ) -> Result<T, Cause> {
         let deadline = Instant::now() + self.deadline;
+        let mut last = None;
         loop {
             if let Some(cause) = self.failed_lately() {
                 return Err(cause);
@@ -166,15 +169,23 @@ impl Source {
                     return Ok(done);
                 }
                 Err(Failed::Image(cause)) => return Err(cause),
-                Err(Failed::ForNow(_)) if Instant::now() + PAUSE < deadline => {
+                Err(Failed::ForNow(cause)) if Instant::now() + PAUSE < deadline => {
+                    last = Some(cause);
                     std::thread::sleep(PAUSE);
                 }
-                Err(Failed::ForNow(cause) | Failed::Source(cause)) => {
-                    *locked(&self.failed) = Some((Instant::now(), cause.clone()));
-                    return Err(cause);
+                Err(Failed::ForNow(cause) | Failed::Source(cause)) => return self.fail(cause),
+                Err(Failed::TooLate) => {
+                    let peer = self.address.clone();
+                    let passed = || FabricError::DeadlinePassed { peer }.to_string();
+                    return self.fail(last.unwrap_or_else(passed));
                 }
             }
         }
+    }
+
+    fn fail<T>(&self, cause: Cause) -> Result<T, Cause> {
+        *locked(&self.failed) = Some((Instant::now(), cause.clone()));
+        Err(cause)
     }
 
     fn failed_lately(&self) -> Option<Cause> {
@@ -197,8 +208,7 @@ impl Source {
         links.current = None;
         let timeout = deadline.saturating_duration_since(Instant::now());
         if timeout.is_zero() {
-            let peer = self.address.clone();
-            return Err(Failed::Source(FabricError::DeadlinePassed { peer }.to_string()));
+            return Err(Failed::TooLate);
         }
         let settings = ClientSettings { timeout, ..ClientSettings::default() };
         let shared = key_at(&self.key).map_err(|error| Failed::Source(error.to_string()))?;

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use farfork_far::control::Status;
 use farfork_far::place::Place;
 use farfork_far::{
-    FarProcessSettings, FarServer, holder, key_at, mount_command, new_key_at, prefetch,
-    run_far_process, start,
+    FarProcessSettings, FarServer, holder, key_at, key_from, mount_command, new_key_at, prefetch,
+    run_far_process, start, write_key_at,
 };
 use farfork_image::tier::FarNode;
 use farfork_node::paths;
@@ -67,8 +68,8 @@ pub(crate) struct ServeArgs {
     /// Address to listen on. With port 0 the kernel chooses a port. The address is printed.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7473")]
     listen: String,
-    /// File with the key that other nodes need; made if it does not exist. Default: far.key in the run
-    /// directory.
+    /// File with the key that other nodes need, made if it does not exist; - for the first line of stdin.
+    /// Default: far.key in the run directory.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -100,7 +101,7 @@ pub(crate) struct FarArgs {
     /// clones touch them, and in the background before that.
     #[arg(long = "far", value_name = "ADDRESS:PORT", conflicts_with = "path")]
     source: Option<String>,
-    /// File with the key of that node. Default: far.key in the run directory.
+    /// File with the key of that node; - for the first line of stdin. Default: far.key in the run directory.
     #[arg(long = "far-key", value_name = "FILE", env = "FARFORK_FAR_KEY")]
     key: Option<PathBuf>,
     /// Limit of a read from that node, in milliseconds. After it, the clone gets SIGBUS. The first restore
@@ -142,13 +143,16 @@ fn serve(args: &ServeArgs) -> CommandResult {
     if args.key.is_none() {
         DirBuilder::new().recursive(true).mode(0o700).create(paths::run_directory())?;
     }
-    let server = FarServer::start(&args.listen, &[&path], new_key_at(&key_path)?)?;
+    let is_given = key_path == Path::new(STDIN);
+    let key = if is_given { key_from(stdin_unbuffered()?)? } else { new_key_at(&key_path)? };
+    let server = FarServer::start(&args.listen, &[&path], key)?;
     println!("{}", server.address());
+    let place =
+        if is_given { "from stdin".to_owned() } else { format!("in {}", key_path.display()) };
     eprintln!(
-        "serving the images of {} at {}; other nodes need the key in {}",
+        "serving the images of {} at {}; other nodes need the key {place}",
         path.display(),
         server.address(),
-        key_path.display()
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -163,8 +167,29 @@ fn serve(args: &ServeArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn key_path(given: Option<&Path>) -> PathBuf {
+fn key_path(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| paths::run_directory().join("far.key"), Path::to_owned)
+}
+
+/// The file name that means stdin.
+pub(crate) const STDIN: &str = "-";
+
+/// Stdin without a buffer: what follows the key is for the clone.
+fn stdin_unbuffered() -> std::io::Result<File> {
+    Ok(File::from(std::io::stdin().as_fd().try_clone_to_owned()?))
+}
+
+/// The file of a node's key, given as an option. A key on stdin is kept in a file of the run directory, which
+/// only its owner can read: it is read again for each new connection.
+pub(crate) fn key_file(given: Option<&Path>, place: &Place) -> Result<PathBuf, Box<dyn Error>> {
+    if given != Some(Path::new(STDIN)) {
+        return Ok(std::path::absolute(key_path(given))?);
+    }
+    let key = key_from(stdin_unbuffered()?)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(place.directory())?;
+    let path = place.directory().join("key");
+    write_key_at(&path, &key)?;
+    Ok(path)
 }
 
 fn mount(args: &MountArgs) -> CommandResult {
@@ -238,7 +263,7 @@ impl FarArgs {
     pub(crate) fn find(&self, image: &str) -> Result<Option<FarPool>, Box<dyn Error>> {
         let Some(source) = &self.source else { return Ok(None) };
         let place = Place::of(&paths::run_directory(), source);
-        let key = std::path::absolute(key_path(self.key.as_deref()))?;
+        let key = key_file(self.key.as_deref(), &place)?;
         // A key that cannot be used is reported here.
         key_at(&key)?;
         let mount = MountArgs {

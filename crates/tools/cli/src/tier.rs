@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use farfork_far::open_far_side;
 use farfork_far::place::Place;
@@ -17,7 +17,7 @@ use farfork_pool::{ImageFile, Pool};
 use farfork_types::Cid;
 use rustix::fs::{Advice, fadvise};
 
-use crate::far::key_path;
+use crate::far::{STDIN, key_file};
 use crate::pool::PoolArg;
 use crate::progress::Progress;
 use crate::{checkpoint, restore, size};
@@ -25,7 +25,8 @@ use crate::{checkpoint, restore, size};
 /// Another node, and its key.
 #[derive(clap::Args)]
 pub(crate) struct NodeArgs {
-    /// File with the key of that node. Default: far.key in the run directory.
+    /// File with the key of that node; "images pull" takes - for the first line of stdin. Default: far.key in
+    /// the run directory.
     #[arg(long = "far-key", value_name = "FILE", env = "FARFORK_FAR_KEY")]
     key: Option<PathBuf>,
     /// Limit of a read from that node, in milliseconds.
@@ -73,7 +74,8 @@ pub(crate) struct PullArgs {
 
 impl NodeArgs {
     fn at(&self, address: &str) -> Result<FarNode, Box<dyn Error>> {
-        let key = std::path::absolute(key_path(self.key.as_deref()))?;
+        let place = Place::of(&paths::run_directory(), address);
+        let key = key_file(self.key.as_deref(), &place)?;
         Ok(FarNode { address: address.to_owned(), key, deadline_ms: self.far_deadline_ms })
     }
 }
@@ -93,6 +95,9 @@ pub(crate) fn tier(args: &TierArgs) -> Result<(), Box<dyn Error>> {
     let chosen = chunks(args, &pool, &image)?;
     let before = far_chunks(&file);
     let node = match (&args.far, file.far()) {
+        (Some(_), _) if args.node.key.as_deref() == Some(Path::new(STDIN)) => {
+            return Err("give --far-key a file: restores of the image read the key there".into());
+        }
         (Some(address), _) => args.node.at(address)?,
         (None, Some(far)) => node_of(far),
         (None, None) if args.back => {

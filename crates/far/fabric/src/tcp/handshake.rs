@@ -77,8 +77,12 @@ pub fn connect(stream: &mut TcpStream, key: &SharedKey) -> Result<StatelessTrans
     Ok(noise.into_stateless_transport_mode()?)
 }
 
-/// The serving side.
-pub fn accept(stream: &mut TcpStream, keys: &KeyRing) -> Result<StatelessTransportState, Failed> {
+/// The serving side. A client that has proved its key is let in if `admit` says so.
+pub fn accept(
+    stream: &mut TcpStream,
+    keys: &KeyRing,
+    admit: impl FnOnce() -> bool,
+) -> Result<StatelessTransportState, Failed> {
     let mut hello = [0; HELLO_BYTES];
     stream.read_exact(&mut hello)?;
     let mut summed = hello;
@@ -104,6 +108,9 @@ pub fn accept(stream: &mut TcpStream, keys: &KeyRing) -> Result<StatelessTranspo
     if noise.read_message(&message, &mut []).is_err() {
         return refuse(stream, Status::NoSuchKey, Failed::PeerWithoutKey);
     }
+    if !admit() {
+        return refuse(stream, Status::TooMany, Failed::TooMany);
+    }
     noise.write_message(&[], &mut message)?;
     stream.write_all(&[&answer_bytes(Status::GoOn)[..], &message].concat())?;
     Ok(noise.into_stateless_transport_mode()?)
@@ -115,7 +122,7 @@ fn refuse<T>(stream: &mut TcpStream, status: Status, failed: Failed) -> Result<T
 }
 
 /// Answers a hello without going on.
-pub fn answer(stream: &mut TcpStream, status: Status) -> io::Result<()> {
+fn answer(stream: &mut TcpStream, status: Status) -> io::Result<()> {
     stream.write_all(&answer_bytes(status))
 }
 

@@ -32,6 +32,7 @@ mod handshake;
 mod pending;
 mod sealed;
 mod server;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod wire;

@@ -1,6 +1,5 @@
 //! The serving end: threads that answer requests from the regions of this node.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +10,8 @@ use std::time::Duration;
 
 use super::handshake;
 use super::sealed::{self, Receiver, Sender, invalid};
-use super::wire::{self, Header, Kind, LAST, MAX_DATA_BYTES, MAX_REPLY_BYTES, Status};
+use super::streams::Streams;
+use super::wire::{self, Header, Kind, LAST, MAX_DATA_BYTES, MAX_REPLY_BYTES};
 use crate::MAX_SEGMENT_BYTES;
 use crate::error::Refusal;
 use crate::fabric::Segment;
@@ -32,8 +32,10 @@ pub struct ServerSettings {
     pub service: Service,
     /// Threads that answer requests of one connection.
     pub workers: usize,
-    /// The most connections.
+    /// The most connections of clients that have proved their key.
     pub connections: usize,
+    /// The most others. When there are more, the oldest of them is closed.
+    pub strangers: usize,
     /// How long a handshake may take, and how long a client may leave an answer unread.
     pub timeout: Duration,
 }
@@ -47,6 +49,7 @@ impl ServerSettings {
             service: Arc::new(|_| Err("it answers no calls".to_owned())),
             workers: 2,
             connections: 64,
+            strangers: 32,
             timeout: Duration::from_secs(10),
         }
     }
@@ -63,8 +66,7 @@ pub struct Server {
 struct Shared {
     settings: ServerSettings,
     is_stopping: AtomicBool,
-    /// Streams of all connections, by number.
-    streams: Mutex<HashMap<u64, TcpStream>>,
+    streams: Mutex<Streams>,
     served_bytes: AtomicU64,
 }
 
@@ -84,7 +86,7 @@ impl Server {
         let shared = Arc::new(Shared {
             settings,
             is_stopping: AtomicBool::new(false),
-            streams: Mutex::new(HashMap::new()),
+            streams: Mutex::default(),
             served_bytes: AtomicU64::new(0),
         });
         let (accepting, for_thread) = (listener.try_clone()?, Arc::clone(&shared));
@@ -114,9 +116,7 @@ impl Server {
         self.shared.is_stopping.store(true, Ordering::SeqCst);
         // On Linux this ends a waiting accept.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
-        for stream in self.shared.streams().values() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.shared.streams().shut_down();
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
@@ -130,7 +130,7 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn streams(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
+    fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,18 +141,13 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.is_stopping.load(Ordering::SeqCst) {
             return;
         }
-        let Ok((mut stream, _)) = accepted else {
+        let Ok((stream, _)) = accepted else {
             // Out of descriptors, or the client went away.
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
-        if shared.streams().len() >= shared.settings.connections {
-            let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
-            let _ = handshake::answer(&mut stream, Status::TooMany);
-            continue;
-        }
         let Ok(known) = stream.try_clone() else { continue };
-        shared.streams().insert(number, known);
+        shared.streams().add(number, known, shared.settings.strangers);
         // A stop between the look above and here must end this stream, too.
         if shared.is_stopping.load(Ordering::SeqCst) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -161,20 +156,21 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
         let thread = std::thread::Builder::new().name("fabric-serve".to_owned());
         let started = thread.spawn(move || {
             // How a connection ends concerns its client, which reports it.
-            let _ = serve(stream, &for_thread);
-            for_thread.streams().remove(&number);
+            let _ = serve(stream, number, &for_thread);
+            for_thread.streams().remove(number);
         });
         if started.is_err() {
-            shared.streams().remove(&number);
+            shared.streams().remove(number);
         }
     }
 }
 
 /// One connection, from its handshake to its end.
-fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+fn serve(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     let timeout = shared.settings.timeout;
     handshake::prepare(&stream, timeout, timeout)?;
-    let state = handshake::accept(&mut stream, &shared.settings.keys)
+    let admit = || shared.streams().admit(number, shared.settings.connections);
+    let state = handshake::accept(&mut stream, &shared.settings.keys, admit)
         .map_err(|_| invalid("the handshake failed"))?;
     stream.set_read_timeout(None)?;
     let (sender, receiver) = sealed::halves(stream, state)?;

@@ -303,6 +303,27 @@ fn clients_of_another_kind_do_not_stay() {
     }
 }
 
+/// Strangers that say nothing, or not what a client says, hold no connection that a client needs.
+#[test]
+fn strangers_keep_no_client_out() {
+    let bench = bench(|settings| (settings.connections, settings.strangers) = (2, 4));
+    let address = bench.server.address();
+    let first = bench.connect(address).unwrap();
+    let mut strangers: Vec<TcpStream> =
+        (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    strangers.iter_mut().for_each(|stranger| stranger.write_all(b"far").unwrap());
+    let second = bench.connect(address).unwrap();
+    assert!(bench.server.connections() <= 2 + 4, "{}", bench.server.connections());
+    // The newest of them may stay for a while, the others are turned away at once.
+    strangers[0].set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert!(matches!(strangers[0].read(&mut [0]), Ok(0) | Err(_)));
+    assert!(bench.connect(address).is_err(), "clients are still limited");
+    for client in [&first, &second] {
+        let mut read = [0; 8];
+        client.read(bench.region, 0, &mut read, soon()).unwrap();
+    }
+}
+
 #[test]
 fn connections_are_limited() {
     let bench = bench(|settings| settings.connections = 2);
