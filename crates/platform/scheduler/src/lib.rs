@@ -4,6 +4,7 @@
 //!  driver ── what has happened, and when (microseconds) ──► Ledger   what takes memory of each node
 //!    ▲                                                      Fleet    what can end for others, and is ending
 //!    │                                                      Resting  a function's idle instances
+//!    │                                                      Scaling  a function's calls and starts
 //!    │                                                        │ facts
 //!    └── locks, clocks, tasks, requests to agents             └──► Advice ──► policies
 //! ```
@@ -23,6 +24,7 @@ mod instance;
 mod ledger;
 mod node;
 mod resting;
+mod scaling;
 mod stock;
 
 pub use advice::Advice;
@@ -32,3 +34,4 @@ pub use ledger::{
     AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
 pub use resting::{RestEffect, Resting};
+pub use scaling::{NoRoom, Scaling};

@@ -206,7 +206,7 @@ impl Caller for Platform {
         let action = Action { parameters: Parameters::default(), ..call.action.clone() };
         call.action = call.action.bare();
         let since = Instant::now();
-        self.send(action, QueuedCall { call, answer, slot, tries: 0, since });
+        self.send(action, QueuedCall { call, answer, slot, since });
         receiver
     }
 
