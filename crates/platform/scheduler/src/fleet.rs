@@ -315,6 +315,8 @@ mod tests {
                     4 => fleet.end(now_us, id),
                     _ => {}
                 }
+                let known: usize = fleet.nodes.values().map(|node| node.instances.len()).sum();
+                prop_assert_eq!(known, fleet.entries.len());
                 for node in ["a", "b"] {
                     let seen = fleet.on(now_us, node);
                     let (idle, busy, ending) = scanned(&fleet, now_us, node);

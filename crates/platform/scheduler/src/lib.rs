@@ -3,7 +3,9 @@
 //! ```text
 //!  driver ── what has happened, and when (microseconds) ──► Ledger   what takes memory of each node
 //!    ▲                                                      Fleet    what can end for others, and is ending
+//!    │                                                      ImageUsage  what images save
 //!    │                                                      Resting  a function's idle instances
+//!    │                                                      Scaling  a function's calls and starts
 //!    │                                                        │ facts
 //!    └── locks, clocks, tasks, requests to agents             └──► Advice ──► policies
 //! ```
@@ -19,16 +21,20 @@ mod advice;
 mod arrivals;
 mod claim;
 mod fleet;
+mod image_usage;
 mod instance;
 mod ledger;
 mod node;
 mod resting;
+mod scaling;
 mod stock;
 
 pub use advice::Advice;
 pub use claim::{Claim, ImageSpec, Usage};
 pub use fleet::{Fleet, NewInstance, Occupancy};
+pub use image_usage::{ImageStats, ImageUsage};
 pub use ledger::{
     AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
 pub use resting::{RestEffect, Resting};
+pub use scaling::{NoRoom, Scaling};

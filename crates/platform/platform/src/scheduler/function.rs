@@ -14,12 +14,12 @@ mod resting;
 mod starting;
 mod tiering;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_policy::observed::RecentLatency;
-use farfork_scheduler::Resting;
+use farfork_scheduler::{Resting, Scaling};
 use farfork_types::Tiering;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -41,15 +41,9 @@ use crate::clock::Clock;
 const GUESSED_BYTES: u64 = 16 << 20;
 /// Duration of a start without an image, until one was measured.
 const GUESSED_COLD_US: u64 = 300_000;
-/// How often a call is dispatched before it is given up.
-const MOST_TRIES: u32 = 3;
 /// After this many failed starts of clones in a row an image is given up.
 const MOST_FAILED_CLONES: u32 = 2;
 const HOUR: Duration = Duration::from_secs(3600);
-/// How long a call waits for a node that answers.
-const NO_NODE: Duration = Duration::from_secs(10);
-/// Period of retries while no node has room.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// A call that waits for an instance.
 #[derive(Debug)]
@@ -60,8 +54,6 @@ pub struct QueuedCall {
     pub answer: oneshot::Sender<Activation>,
     /// Its slot among the concurrent calls of its namespace.
     pub slot: CallSlot,
-    /// How often it was dispatched without success.
-    pub tries: u32,
     /// When it was queued.
     pub since: Instant,
 }
@@ -86,9 +78,14 @@ pub enum Message {
     /// An instance was started, or not.
     Started { result: Result<Box<Instance>, NodesError>, is_clone: bool },
     /// A call has ended; with the instance, if it can make another.
-    CallFinished { instance: Option<Box<Instance>>, run_us: Option<u64>, cold_us: Option<u64> },
+    CallFinished {
+        id: u64,
+        instance: Option<Box<Instance>>,
+        run_us: Option<u64>,
+        cold_us: Option<u64>,
+    },
     /// A call was not sent to its instance.
-    NotSent(Box<QueuedCall>),
+    NotSent { id: u64, waiting: Box<QueuedCall> },
     /// An instance was checkpointed, or not.
     Checkpointed { instance: Option<Box<Instance>>, result: Result<(), NodesError> },
 }
@@ -122,14 +119,14 @@ pub struct Function {
     is_closed: bool,
     inbox: UnboundedReceiver<Message>,
     outbox: UnboundedSender<Message>,
-    queue: VecDeque<QueuedCall>,
     clock: Clock,
+    scaling: Scaling,
+    /// The calls that wait, by number.
+    waiting: BTreeMap<u64, QueuedCall>,
+    next_call: u64,
     resting: Resting,
     /// The instances that rest.
     idle: BTreeMap<u64, Box<Instance>>,
-    /// Instances that serve a call or are being checkpointed.
-    busy: usize,
-    starting: usize,
     image: Image,
     /// Failed starts of clones since the last success.
     failed_clones: u32,
@@ -147,8 +144,6 @@ pub struct Function {
     whole_bytes: Option<u64>,
     /// Duration of the last start without an image, including loading the code, in microseconds.
     cold_us: Option<u64>,
-    /// When to try again to start an instance.
-    retry_at: Option<Instant>,
     is_gone: bool,
     /// The number of waiting calls last reported.
     reported_waiting: usize,
@@ -172,12 +167,12 @@ impl Function {
             is_closed: false,
             inbox,
             outbox,
-            queue: VecDeque::new(),
             clock: Clock::default(),
+            scaling: Scaling::default(),
+            waiting: BTreeMap::new(),
+            next_call: 0,
             resting: Resting::default(),
             idle: BTreeMap::new(),
-            busy: 0,
-            starting: 0,
             image: Image::None { next_after: 0 },
             failed_clones: 0,
             failed_images: 0,
@@ -189,7 +184,6 @@ impl Function {
             clone_bytes: None,
             whole_bytes: None,
             cold_us: None,
-            retry_at: None,
             is_gone: false,
             reported_waiting: 0,
         };
@@ -214,7 +208,7 @@ impl Function {
                     None => self.is_closed = true,
                 },
                 () = sleep_until(wake) => {}
-                () = room, if self.retry_at.is_some() => self.retry_at = None,
+                () = room, if self.scaling.retry_us().is_some() => self.scaling.room(),
             }
             self.forget_ended();
             self.dispatch_calls().await;
@@ -232,7 +226,7 @@ impl Function {
 
     /// Reports waiting calls and the image to the metrics.
     fn report(&mut self) {
-        let waiting = self.queue.len();
+        let waiting = self.scaling.waiting();
         if waiting != self.reported_waiting {
             self.counters.wait(waiting as i64 - self.reported_waiting as i64);
             self.reported_waiting = waiting;
@@ -267,14 +261,14 @@ impl Function {
     }
 
     fn has_ended(&self) -> bool {
-        self.is_gone && self.is_closed && self.queue.is_empty() && self.busy + self.starting == 0
+        let is_quiet = self.scaling.is_quiet() && self.scaling.starting() == 0;
+        self.is_gone && self.is_closed && is_quiet
     }
 
     /// When to wake up without a message.
     fn wake(&self) -> Instant {
-        let due = self.resting.due_us().map(|us| self.clock.at(us));
-        let due = due.into_iter().chain(self.retry_at).min();
-        due.unwrap_or_else(|| Instant::now() + HOUR)
+        let due_us = self.resting.due_us().into_iter().chain(self.scaling.retry_us()).min();
+        due_us.map_or_else(|| Instant::now() + HOUR, |us| self.clock.at(us))
     }
 
     fn handle(&mut self, message: Message) {
@@ -285,20 +279,21 @@ impl Function {
             Message::Reclaim if self.has_image() => self.do_without_image(),
             Message::Reclaim => {}
             Message::Started { result, is_clone } => {
-                self.starting -= 1;
+                self.scaling.start_ended();
                 self.started(result, is_clone);
             }
-            Message::CallFinished { instance, run_us, cold_us } => {
-                self.busy -= 1;
+            Message::CallFinished { id, instance, run_us, cold_us } => {
+                self.scaling.ended(id);
                 self.cold_us = cold_us.or(self.cold_us);
                 self.call_finished(instance, run_us);
             }
-            Message::NotSent(waiting) => {
-                self.busy -= 1;
-                self.requeue(*waiting, "its instances do not accept the call");
+            Message::NotSent { id, waiting } => {
+                self.waiting.insert(id, *waiting);
+                let given_up = self.scaling.not_sent(id);
+                self.give_up(given_up, "its instances do not accept the call");
             }
             Message::Checkpointed { instance, result } => {
-                self.busy -= 1;
+                self.scaling.checkpointing(false);
                 self.checkpointed(result);
                 self.rest(instance);
             }
@@ -306,9 +301,12 @@ impl Function {
     }
 
     fn enqueue(&mut self, waiting: QueuedCall) {
-        let was_quiet = self.busy == 0 && self.queue.is_empty();
-        self.resting.called(self.clock.now_us(), was_quiet);
-        self.queue.push_back(waiting);
+        let now_us = self.clock.now_us();
+        self.resting.called(now_us, self.scaling.is_quiet());
+        let id = self.next_call;
+        self.next_call += 1;
+        self.scaling.called(id, now_us.saturating_sub(micros(waiting.since.elapsed())));
+        self.waiting.insert(id, waiting);
     }
 
     fn call_finished(&mut self, instance: Option<Box<Instance>>, run_us: Option<u64>) {
@@ -334,7 +332,7 @@ impl Function {
     fn drop_unneeded_code(&mut self) {
         let mut idle = self.idle.values();
         let has_code = idle.all(|instance| instance.has_code());
-        if self.queue.is_empty() && self.starting == 0 && has_code {
+        if self.scaling.waiting() + self.scaling.starting() == 0 && has_code {
             self.code = None;
         }
     }
@@ -342,34 +340,37 @@ impl Function {
     /// Dispatches calls to idle instances, and starts as many instances as are missing.
     async fn dispatch_calls(&mut self) {
         let limit = Duration::from_millis(self.action.limits.timeout_ms);
-        while let Some(waiting) = self.queue.pop_front() {
-            let is_awaited = !waiting.answer.is_closed();
+        while let Some(id) = self.scaling.next() {
+            let is_awaited = self.waiting.get(&id).is_some_and(|call| !call.answer.is_closed());
             // A call that may not begin any more, as the platform is ending, is left to the next
             // run.
-            let Some(run) = self.shared.running.begin(limit, is_awaited) else { continue };
+            let Some(run) = self.shared.running.begin(limit, is_awaited) else {
+                self.scaling.drop_next();
+                self.waiting.remove(&id);
+                continue;
+            };
             // The most recently used, so that the windows of others run out.
             let taken = self.resting.take(|id| self.shared.nodes.begin_work(id));
-            let Some(instance) = taken.and_then(|id| self.idle.remove(&id)) else {
-                self.queue.push_front(waiting);
-                break;
-            };
-            self.dispatch(instance, waiting, run);
+            let Some(instance) = taken.and_then(|id| self.idle.remove(&id)) else { break };
+            self.scaling.dispatch();
+            if let Some(waiting) = self.waiting.remove(&id) {
+                self.dispatch(instance, (id, waiting), run);
+            }
         }
-        let now = Instant::now();
-        if self.retry_at.is_some_and(|at| at > now) && !self.queue.is_empty() {
-            return;
-        }
-        self.retry_at = None;
-        let lacking = self.queue.len().saturating_sub(self.starting);
-        // While the image is made, waiting for a clone is quicker than a cold start.
-        if lacking > 0 && !matches!(self.image, Image::InTheMaking) {
+        let is_image_made = matches!(self.image, Image::InTheMaking);
+        let lacking = self.scaling.lacking(self.clock.now_us(), is_image_made);
+        if lacking > 0 {
             self.start(lacking).await;
         }
     }
 
     /// Has an instance make a call.
-    fn dispatch(&mut self, mut instance: Box<Instance>, mut waiting: QueuedCall, running: Run) {
-        self.busy += 1;
+    fn dispatch(
+        &mut self,
+        mut instance: Box<Instance>,
+        (id, mut waiting): (u64, QueuedCall),
+        running: Run,
+    ) {
         instance.slot.set_idle(None, None);
         // The call may have been accepted for an earlier version.
         waiting.call.action = self.action.clone();
@@ -386,7 +387,7 @@ impl Function {
             };
             let Some(outcome) = outcome else {
                 // Fails if the function has ended.
-                let _ = outbox.send(Message::NotSent(Box::new(waiting)));
+                let _ = outbox.send(Message::NotSent { id, waiting: Box::new(waiting) });
                 return;
             };
             let CallTimes { init, run } = outcome.spent;
@@ -406,31 +407,20 @@ impl Function {
             let cold_us = init.map(|init| micros(took.whole + init));
             let instance = outcome.is_well.then_some(instance);
             // Before the caller gets its response, so that its next call finds the instance idle.
-            let _ = outbox.send(Message::CallFinished { instance, run_us, cold_us });
+            let _ = outbox.send(Message::CallFinished { id, instance, run_us, cold_us });
             shared.finish(&counters, waiting, kind, outcome);
             drop(running);
         });
     }
 
-    /// Puts a call back into the queue, or gives it up after too many tries.
-    fn requeue(&mut self, mut waiting: QueuedCall, why: &str) {
-        waiting.tries += 1;
-        if waiting.tries < MOST_TRIES {
-            self.queue.push_front(waiting);
-        } else {
-            self.give_up(waiting, why);
+    /// Gives up calls that do not wait any more.
+    fn give_up(&mut self, ids: impl IntoIterator<Item = u64>, why: &str) {
+        for waiting in ids.into_iter().filter_map(|id| self.waiting.remove(&id)) {
+            self.shared.give_up(&self.counters, waiting, why);
         }
-    }
-
-    fn give_up(&self, waiting: QueuedCall, why: &str) {
-        self.shared.give_up(&self.counters, waiting, why);
     }
 }
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -15,7 +15,7 @@ use super::counter::KeyedCounter;
 use super::decisions::Subscription;
 use super::fleet::SharedFleet;
 use super::function::{Command, Function, QueuedCall};
-use super::image_usage::ImageUsage;
+use super::image_usage::SharedImageUsage;
 use super::instance::{CallOutcome, CallTimes};
 use super::metrics::{FunctionCounters, Metrics};
 use super::nodes::Nodes;
@@ -48,7 +48,7 @@ pub struct Shared {
     /// All instances.
     pub fleet: Arc<SharedFleet>,
     /// Use of images.
-    pub image_usage: Arc<ImageUsage>,
+    pub image_usage: Arc<SharedImageUsage>,
     /// Metrics.
     pub metrics: Metrics,
     /// Files of functions.
@@ -206,7 +206,7 @@ impl Caller for Platform {
         let action = Action { parameters: Parameters::default(), ..call.action.clone() };
         call.action = call.action.bare();
         let since = Instant::now();
-        self.send(action, QueuedCall { call, answer, slot, tries: 0, since });
+        self.send(action, QueuedCall { call, answer, slot, since });
         receiver
     }
 

@@ -8,13 +8,11 @@ use farfork_policy::Memory;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
 use farfork_policy::relief::ReliefFacts;
-use farfork_scheduler::Advice;
+use farfork_scheduler::{Advice, ImageStats, Occupancy};
 
 use super::image;
-use super::image_usage::ImageStats;
 use super::nodes::{Claim, NodeGhosts};
 use super::platform::Shared;
-use farfork_scheduler::Occupancy;
 
 /// Period of the check of nodes' memory.
 const RELIEF: Duration = Duration::from_millis(250);

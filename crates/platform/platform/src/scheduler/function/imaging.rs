@@ -60,7 +60,7 @@ impl Function {
     pub(super) fn checkpoint(&mut self, mut instance: Box<Instance>) {
         self.image = Image::InTheMaking;
         self.clone_bytes = None;
-        self.busy += 1;
+        self.scaling.checkpointing(true);
         let (nodes, outbox) = (Arc::clone(&self.shared.nodes), self.outbox.clone());
         let name = self.image_name.clone();
         tokio::spawn(async move {

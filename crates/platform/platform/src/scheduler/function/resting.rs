@@ -46,7 +46,7 @@ impl Function {
 
     /// Ends idle instances whose window is over, and freezes those that are due.
     pub(super) fn tend_idle(&mut self) {
-        let all_end = self.is_gone && self.queue.is_empty();
+        let all_end = self.is_gone && self.scaling.waiting() == 0;
         for effect in self.resting.tend(self.clock.now_us(), all_end) {
             match effect {
                 RestEffect::End(id) => drop(self.idle.remove(&id)),

@@ -1,17 +1,12 @@
 //! Starting instances: where, from which image, and what happens without room.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
-use farfork_policy::admission::{Admission, AdmissionFacts};
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
-use farfork_scheduler::{Advice, NewInstance, Occupancy};
+use farfork_scheduler::{Advice, NewInstance, NoRoom};
 use farfork_types::Tiering;
-use tokio::time::Instant;
 
-use super::{
-    Function, Image, MOST_FAILED_CLONES, Message, NO_NODE, QueuedCall, RETRY, micros, millis,
-};
+use super::{Function, Image, MOST_FAILED_CLONES, Message, micros};
 use crate::api::{Outcome, Response, StartKind};
 use crate::scheduler::code::NoCode;
 use crate::scheduler::fleet::Owner;
@@ -34,7 +29,7 @@ impl Function {
             let advisor = &self.shared.advisor;
             match advisor.decide(&self.about, &facts) {
                 Some(node) => self.start_on(node, &facts),
-                None => return self.make_room(&facts),
+                None => return self.make_room(facts),
             }
         }
     }
@@ -69,7 +64,7 @@ impl Function {
     }
 
     fn start_on(&mut self, node: String, facts: &PlacementFacts) {
-        self.starting += 1;
+        self.scaling.start();
         let has_image = self.has_image();
         if let Image::There(slot) = &self.image {
             slot.start();
@@ -121,16 +116,12 @@ impl Function {
                 return self.rest(Some(instance));
             }
             // Another instance was faster.
-            Err(NodesError::Full { .. }) => {
-                self.retry_at = Some(Instant::now() + RETRY);
-                return;
-            }
+            Err(NodesError::Full { .. }) => return self.scaling.lost_room(self.clock.now_us()),
             Err(error) => error,
         };
         tracing::warn!(about = self.about, %error, "cannot start an instance");
-        let waits_long = |waiting: &QueuedCall| waiting.since.elapsed() > NO_NODE;
-        if matches!(error, NodesError::Lost { .. }) && !self.queue.front().is_some_and(waits_long) {
-            // All starts on a lost node fail at once. It is not used until it answers.
+        let is_node_lost = matches!(error, NodesError::Lost { .. });
+        if !self.scaling.counts(self.clock.now_us(), is_node_lost) {
             return;
         }
         // A lost node says nothing about the image.
@@ -146,84 +137,40 @@ impl Function {
             );
             self.do_without_image();
         }
-        // A call is charged with the failure only if no other start may serve it.
-        if self.queue.len() > self.starting
-            && let Some(waiting) = self.queue.pop_front()
-        {
-            self.requeue(waiting, &error.to_string());
-        }
+        let given_up = self.scaling.charge();
+        self.give_up(given_up, &error.to_string());
     }
 
-    /// No node has room: evicts others, waits, or gives up a call.
-    fn make_room(&mut self, facts: &PlacementFacts) {
-        self.retry_at = Some(Instant::now() + RETRY);
-        let mut nodes: Vec<(AdmissionFacts, &str)> = facts
-            .nodes
-            .iter()
-            .map(|node| (self.admission_facts(node, facts.need_bytes), &*node.name))
-            .collect();
-        nodes.sort_by_key(|(facts, _)| Reverse(most_free(facts)));
-        if nodes.is_empty() {
-            return self.give_up_late();
-        }
-        let advisor = &self.shared.advisor;
-        for (facts, node) in nodes {
-            match advisor.decide(&self.about, &facts) {
-                // Room has become free meanwhile.
-                Admission::Start | Admission::Wait => return,
-                Admission::Evict(ids) => return self.shared.evict(node, &ids),
-                Admission::Refuse => {}
-            }
-        }
-        if let Some(waiting) = self.queue.pop_back() {
-            self.give_up(waiting, "no node has room for another instance");
-        }
-    }
-
-    fn admission_facts(&self, node: &NodeFacts, most_bytes: u64) -> AdmissionFacts {
-        let Occupancy { idle, busy, leaving_bytes, is_settling } =
-            self.shared.occupancy(&node.name);
-        AdmissionFacts {
-            need_bytes: node.need_bytes.unwrap_or(most_bytes),
-            most_bytes,
-            memory: node.memory,
-            idle,
-            // This function's own may not be counted yet.
-            busy: busy.max(self.busy as u64) + node.starting.max(self.starting as u64),
-            leaving_bytes,
-            is_settling,
-            queued: self.queue.len() as u64,
-            waited_ms: self.queue.front().map_or(0, |waiting| millis(waiting.since.elapsed())),
-        }
-    }
-
-    /// No node answers: gives up calls that have waited too long.
-    fn give_up_late(&mut self) {
-        while self.queue.front().is_some_and(|waiting| waiting.since.elapsed() > NO_NODE) {
-            if let Some(waiting) = self.queue.pop_front() {
-                self.give_up(waiting, "no node answers");
-            }
+    /// No node has room: evicts others, waits, or gives up calls.
+    fn make_room(&mut self, facts: PlacementFacts) {
+        let PlacementFacts { need_bytes, nodes } = facts;
+        let shared = Arc::clone(&self.shared);
+        let seen = |node: NodeFacts| {
+            let occupancy = shared.occupancy(&node.name);
+            (node, occupancy)
+        };
+        let (now_us, nodes) = (self.clock.now_us(), nodes.into_iter().map(seen));
+        match self.scaling.no_room(now_us, need_bytes, nodes, &self.about, &*shared.advisor) {
+            NoRoom::Wait => {}
+            NoRoom::Evict(node, ids) => shared.evict(&node, &ids),
+            NoRoom::Refuse(call) => self.give_up(call, "no node has room for another instance"),
+            NoRoom::NoNode(calls) => self.give_up(calls, "no node answers"),
         }
     }
 
     fn give_up_all(&mut self, why: &str) {
-        for waiting in std::mem::take(&mut self.queue) {
-            self.give_up(waiting, why);
-        }
+        let calls = self.scaling.give_up_all();
+        self.give_up(calls, why);
     }
 
     /// Fails all calls because the code is invalid.
     fn answer_all(&mut self, why: &str) {
         let words = format!("The action failed to initialize: {why}");
-        for waiting in std::mem::take(&mut self.queue) {
-            let response = Response::failure(Outcome::DeveloperError, &words);
-            self.shared.not_made(&self.counters, waiting, response);
+        for id in self.scaling.give_up_all() {
+            if let Some(waiting) = self.waiting.remove(&id) {
+                let response = Response::failure(Outcome::DeveloperError, &words);
+                self.shared.not_made(&self.counters, waiting, response);
+            }
         }
     }
-}
-
-/// Bytes that could become free on a node.
-fn most_free(facts: &AdmissionFacts) -> u64 {
-    let idle: u64 = facts.idle.iter().map(|idle| idle.bytes).sum();
-    facts.memory.free_below(1000).saturating_add(idle + facts.leaving_bytes)
 }
