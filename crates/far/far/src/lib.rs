@@ -29,6 +29,7 @@ pub mod protocol;
 mod server;
 mod source;
 pub mod start;
+pub mod window;
 
 pub use error::FarError;
 pub use keyfile::{key_at, new_key_at, write_key_at};

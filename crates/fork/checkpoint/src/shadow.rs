@@ -13,6 +13,7 @@
 //! prepared it, whatever ends that; what is read from it was the process's when it was prepared.
 
 mod deferred;
+mod reply;
 
 use std::fs::{self, File};
 use std::io;
@@ -36,6 +37,8 @@ use crate::runs::Run;
 use crate::stopped::StoppedProcess;
 use crate::tree::{StoppedTree, Target};
 use crate::{diagnose, shadows, tree};
+
+pub use reply::Reply;
 
 /// A process that is prepared to be forked anywhere.
 pub struct Prepared {
@@ -111,15 +114,17 @@ pub struct ShadowMemory {
 }
 
 /// Prepares process `pid`, which has no children but shadows, and lets it go on. The calling thread has
-/// to live as long as the shadow.
-pub fn prepare(pid: i32) -> Result<Prepared, CheckpointError> {
+/// to live as long as the shadow. A process that has asked for it itself gets a `reply`.
+pub fn prepare(pid: i32, reply: Option<&Reply>) -> Result<Prepared, CheckpointError> {
     let target = Target::Process(pid);
     tree::look_at(target)?;
     // Read once, and not while the process stands still.
     let _ = farfork_image::machine::this();
-    let mut prepared = match deferred::prepare(target)? {
+    // A process with its reply goes on for good: all there is to refuse has to be known before.
+    let deferred = if reply.is_none() { deferred::prepare(target)? } else { None };
+    let mut prepared = match deferred {
         Some(prepared) => prepared,
-        None => prepare_whole(target)?,
+        None => prepare_whole(target, reply)?,
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     prepared.model.created_unix_s = since.map_or(0, |since| since.as_secs());
@@ -127,8 +132,9 @@ pub fn prepare(pid: i32) -> Result<Prepared, CheckpointError> {
 }
 
 /// Looks at everything while the process stands still.
-fn prepare_whole(target: Target) -> Result<Prepared, CheckpointError> {
+fn prepare_whole(target: Target, reply: Option<&Reply>) -> Result<Prepared, CheckpointError> {
     let stopped = tree::stop(target).map_err(diagnose::explain_frozen)?;
+    reply.map_or(Ok(()), |reply| reply.check(target.pid()))?;
     let mut refusals = Refusals::new(target.pid());
     let options = CheckpointOptions::default();
     let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
@@ -137,7 +143,7 @@ fn prepare_whole(target: Target) -> Result<Prepared, CheckpointError> {
         return Err(CheckpointError::Refused(refusals));
     };
     let begun = Instant::now();
-    let (shadow, parts, copied) = fork_all(&stopped, &collected)?;
+    let (shadow, parts, copied) = fork_all(&stopped, &collected, reply)?;
     let forking = begun.elapsed();
     let frozen = stopped.since().elapsed();
     drop(stopped);
@@ -149,9 +155,11 @@ fn prepare_whole(target: Target) -> Result<Prepared, CheckpointError> {
 fn fork_all(
     stopped: &StoppedTree,
     collected: &Collected,
+    reply: Option<&Reply>,
 ) -> Result<(Shadow, Vec<Part>, Vec<u8>), CheckpointError> {
     forked(stopped, collected, &unneeded(&collected.model), |shadow, pages| {
         let (parts, copied) = parts(collected, pages)?;
+        reply.map_or(Ok(()), |reply| reply.give(pages.pid, shadow.pid()))?;
         Ok((shadow, parts, copied))
     })
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use farfork_image::model::Region;
 use farfork_sys::status::Status;
 
-use super::{Prepared, Shadow, forked, is_inherited, parts, within};
+use super::{Prepared, Shadow, forked, is_inherited, parts};
 use crate::bounds;
 use crate::collect::{Collected, Depth, collect_observed};
 use crate::diagnose;
@@ -133,7 +133,8 @@ impl Begun {
         let space = AddressSpace::look(pid, &mappings, None, &Objects::default(), refusals)?;
         let runs = space.put_into(&mut model.members[0].memory, 0);
         let regions = &model.members[0].memory.regions;
-        let lost = |region: &Region| !is_inherited(region) && !within(&runs, region).is_empty();
+        // What was wiped shows no content there. Droppable memory is not carried at all.
+        let lost = |region: &Region| !is_inherited(region) && !region.traits.droppable;
         let has_all = !regions.iter().any(lost);
         memories[0].runs = runs;
         model.content = shared.content(model.chunks() as u64);
