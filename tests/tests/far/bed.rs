@@ -43,7 +43,7 @@ impl Bed {
     }
 
     /// A command that is run in the network of one side.
-    fn on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
+    pub fn on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
         self.nodes.on(side, arguments, DEADLINE)
     }
 

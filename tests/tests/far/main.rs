@@ -4,6 +4,7 @@
 mod answers;
 mod bed;
 mod failures;
+mod tier;
 
 use std::process::ExitCode;
 
@@ -13,5 +14,6 @@ fn main() -> ExitCode {
     let mut tests = Tests::begin();
     answers::add(&mut tests);
     failures::add(&mut tests);
+    tier::add(&mut tests);
     tests.run()
 }

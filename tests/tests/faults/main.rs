@@ -23,6 +23,7 @@ mod removal;
 mod restore;
 mod scene;
 mod seeds;
+mod share;
 mod stage;
 mod steps;
 mod tracer;
@@ -60,6 +61,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("removal", removal::CASES),
     ("restore", restore::CASES),
     ("seeds", seeds::CASES),
+    ("share", share::CASES),
     ("steps", steps::CASES),
     ("trial", trial::CASES),
 ];

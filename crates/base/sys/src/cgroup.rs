@@ -49,6 +49,13 @@ impl MemoryGroup {
         fs::write(self.directory.join(file), bytes.to_string())
     }
 
+    /// Sets the limit of the buffers of its sockets, before it has any. Only cgroup v1 needs that: there they count
+    /// only if they have a limit, and beside other memory. With v2, or where the kernel lacks it, nothing is done.
+    pub fn limit_sockets(&self, bytes: u64) -> io::Result<()> {
+        let file = self.directory.join("memory.kmem.tcp.limit_in_bytes");
+        if self.is_unified || !file.exists() { Ok(()) } else { fs::write(file, bytes.to_string()) }
+    }
+
     /// Bytes that are charged to it and that the kernel cannot just drop.
     pub fn used_bytes(&self) -> Option<u64> {
         let droppable = if self.is_unified { "inactive_file " } else { "total_inactive_file " };

@@ -49,6 +49,38 @@ impl MemoryPolicy {
     }
 }
 
+/// Memory nodes that have no processors, such as CXL memory.
+pub fn nodes_without_processors() -> Vec<i32> {
+    let read = |name: &str| {
+        let list = std::fs::read_to_string(format!("/sys/devices/system/node/{name}"));
+        list.ok().and_then(|list| mask(list.trim())).unwrap_or_default()
+    };
+    let (memory, processors) = (read("has_memory"), read("has_cpu"));
+    let has = |mask: &[u64], node: usize| {
+        mask.get(node / 64).is_some_and(|word| word & (1 << (node % 64)) != 0)
+    };
+    let nodes = 0..memory.len() * 64;
+    nodes
+        .filter(|node| has(&memory, *node) && !has(&processors, *node))
+        .map(|node| node as i32)
+        .collect()
+}
+
+/// The memory node that each page of a process is on; negative (an errno) for those that are not present.
+/// `pages` are addresses.
+///
+/// # Errors
+/// The process has ended, or this one may not look at it.
+pub fn nodes_of(pid: i32, pages: &[u64]) -> io::Result<Vec<i32>> {
+    let mut nodes = vec![0; pages.len()];
+    // SAFETY: without a list of nodes the call moves nothing; it reads the addresses, and writes as many numbers.
+    let done = unsafe {
+        let (count, none) = (pages.len(), std::ptr::null::<i32>());
+        libc::syscall(libc::SYS_move_pages, pid, count, pages.as_ptr(), none, nodes.as_mut_ptr(), 0)
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(nodes) }
+}
+
 impl FromStr for MemoryPolicy {
     type Err = MemoryPolicyError;
 

@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod cid;
+mod share;
 mod tiering;
 mod units;
 #[cfg(feature = "std")]
 pub mod wire;
 
 pub use cid::{Cid, ParseCidError};
+pub use share::{LocalShare, LocalShareError};
 pub use tiering::{ParseTieringError, Tiering};
 pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};

@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::Tiering;
+use crate::{LocalShare, Tiering};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of one document.
@@ -202,6 +202,12 @@ pub struct GhostCall {
     /// Directories of the node in whose places the agent's own container has empty ones in memory.
     #[serde(default)]
     pub tmpfs: Vec<PathBuf>,
+    /// Directories of the node that are empty and read-only in the agent's own container.
+    #[serde(default)]
+    pub hidden: Vec<PathBuf>,
+    /// Files and directories of the node that are there all the same.
+    #[serde(default)]
+    pub shown: Vec<PathBuf>,
     /// Whether all other files of the node are read-only in the agent's own container, which then has
     /// terminals of its own.
     #[serde(default)]
@@ -250,6 +256,9 @@ pub struct RestoreCall {
     /// When pages become local.
     #[serde(default)]
     pub tiering: Tiering,
+    /// How much of the image becomes local before the clone runs, if that is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_share: Option<LocalShare>,
     /// Whether this is a profiling clone.
     #[serde(default)]
     pub profile: bool,
@@ -448,6 +457,12 @@ pub struct CloneState {
     pub is_profiled: bool,
     /// Anonymous memory and page tables, in bytes.
     pub local_bytes: u64,
+    /// Anonymous memory in near memory, in bytes.
+    #[serde(default)]
+    pub near_bytes: u64,
+    /// Anonymous memory on memory nodes without processors, in bytes.
+    #[serde(default)]
+    pub far_bytes: u64,
     /// Bytes that were made local while it ran (`farfork promote`).
     #[serde(default)]
     pub promoted_bytes: u64,

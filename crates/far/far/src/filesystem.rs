@@ -119,6 +119,7 @@ impl FarImages {
         let attributes = match image {
             Some(image) => {
                 let created = image.modified_unix_ns / 1_000_000_000;
+                let nanoseconds = (image.modified_unix_ns % 1_000_000_000) as u32;
                 Attr {
                     mode: libc::S_IFREG | 0o400,
                     nlink: 1,
@@ -127,6 +128,9 @@ impl FarImages {
                     atime: created,
                     mtime: created,
                     ctime: created,
+                    atimensec: nanoseconds,
+                    mtimensec: nanoseconds,
+                    ctimensec: nanoseconds,
                     ..common
                 }
             }

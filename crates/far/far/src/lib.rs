@@ -18,6 +18,7 @@
 pub mod control;
 mod error;
 pub mod failures;
+mod far_side;
 mod filesystem;
 pub mod holder;
 mod keyfile;
@@ -32,6 +33,7 @@ pub mod start;
 pub mod window;
 
 pub use error::FarError;
+pub use far_side::{mount_command, open_far_side};
 pub use keyfile::{key_at, new_key_at, write_key_at};
 pub use mount::{FarProcessSettings, run_far_process};
 pub use server::FarServer;

@@ -93,6 +93,10 @@ impl Shelf {
     /// Registers an image, unless it is registered.
     fn serve(&self, pool: &Pool, cid: Cid) -> Result<Found, PoolError> {
         let file = pool.find(cid)?;
+        if let Some(far) = file.far() {
+            // In the file there are holes.
+            return Err(PoolError::FarBytes { cid, node: far.source.clone() });
+        }
         let id = file.id;
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| PoolError::ReadImage { cid, source };

@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use farfork_image::format::Image;
 use farfork_image::model::{Backing, Region};
+use farfork_image::tier;
 use farfork_plan::window;
 use farfork_pool::{ImageFile, Pool, source_of_copy};
 use farfork_types::Cid;
@@ -105,6 +106,31 @@ fn files_of(
     Ok(known)
 }
 
+/// The image, with what the process maps of the parts that lie on another node, and which file that is. A
+/// process may have made a file that only looks like it. What it has there is its own memory, as if it had
+/// written it.
+fn with_far_file(
+    pid: i32,
+    image: ImageFile,
+    mappings: &[Mapping],
+    known: &[(u64, u64)],
+) -> Result<(ImageFile, Option<(u64, u64)>), CheckpointError> {
+    let Some(far) = image.far() else { return Ok((image, None)) };
+    let node = far.source.clone();
+    let is_far = |mapping: &&Mapping| {
+        !known.contains(&mapping.file)
+            && source_of_copy(&mapping.name).is_none()
+            && source(mapping).is_some_and(|(_, named)| named == image.id.cid)
+    };
+    let Some(mapping) = mappings.iter().find(is_far) else { return Ok((image, None)) };
+    let mapped = opened(pid, mapping)?;
+    let whole = image.with_far_file(mapped);
+    let whole =
+        whole.map_err(|_| CheckpointError::Proc { pid, what: "the far parts that it maps" })?;
+    tier::demand_same(&whole, &node)?;
+    Ok((whole, Some(mapping.file)))
+}
+
 impl Ancestor {
     /// The ancestor of the process `pid` with these mappings, if it is a clone.
     pub fn find(pid: i32, mappings: &[Mapping]) -> Result<Option<Ancestor>, CheckpointError> {
@@ -114,7 +140,9 @@ impl Ancestor {
         let Some((path, cid)) = source(plan) else { return Ok(None) };
         let pool = Pool::open(&path)?;
         let Some(file) = image_behind(pid, &pool, cid, plan)? else { return Ok(None) };
-        let mapped = files_of(pid, &pool, &file, mappings)?;
+        let mut mapped = files_of(pid, &pool, &file, mappings)?;
+        let (file, far) = with_far_file(pid, file, mappings, &mapped)?;
+        mapped.extend(far);
         let image = Image::read_from(&file)?;
         let (mut segments, mut regions) = (BTreeMap::new(), Vec::new());
         for (member, process) in image.model.members.into_iter().enumerate() {

@@ -29,6 +29,15 @@ struct Mounts {
     ours: Vec<MountLine>,
 }
 
+/// Ids of mounts that files of a process need.
+#[derive(Default)]
+struct UsedMounts {
+    /// Those that files lie on.
+    with_files: HashSet<u64>,
+    /// These, and those on the way to them.
+    all: HashSet<u64>,
+}
+
 /// The mounts of processes `pids` that their clones need, in the order in which they were made;
 /// `model` is all else that is known of them. They have one mount namespace.
 pub fn collect(
@@ -56,6 +65,12 @@ pub fn collect(
         needed.extend(mount);
     }
     Ok(needed)
+}
+
+/// Whether a mount of a ghost is only on the way to files of the node, which are at the same paths there: an empty
+/// directory in place of the node's, and in it what the node has there all the same.
+fn is_passed(line: &MountLine, source: Option<&Path>, used: &UsedMounts) -> bool {
+    source.map_or(!used.with_files.contains(&line.id), |source| source == line.point)
 }
 
 /// Every clone has a `/proc` of its own.
@@ -118,9 +133,8 @@ impl Mounts {
         self.ours.iter().any(|own| what(own) == what(line) && is_alike(own))
     }
 
-    /// Ids of the mounts that files lie on, and of those on the way to them.
-    fn used(&self, model: &Model, refusals: &mut Refusals) -> HashSet<u64> {
-        let mut used = HashSet::new();
+    fn used(&self, model: &Model, refusals: &mut Refusals) -> UsedMounts {
+        let mut used = UsedMounts::default();
         for path in paths(model) {
             let Ok(mut id) = mounts::id_at(&self.seen(path)) else {
                 refusals.add(path.display().to_string(), causes::mounts::NAME_GONE);
@@ -130,7 +144,8 @@ impl Mounts {
             if line.is_some_and(|line| self.is_ours(line)) {
                 self.refuse_hidden(path, refusals);
             }
-            while used.insert(id) {
+            used.with_files.insert(id);
+            while used.all.insert(id) {
                 let Some(line) = self.line(id) else { break };
                 id = line.parent;
             }
@@ -157,14 +172,17 @@ impl Mounts {
         &self,
         line: &MountLine,
         before: &[Mount],
-        used: &HashSet<u64>,
+        used: &UsedMounts,
         refusals: &mut Refusals,
     ) -> Option<Mount> {
-        let is_used = used.contains(&line.id);
+        let is_used = used.all.contains(&line.id);
         if self.is_ours(line) {
             return is_used.then(|| mount(line, None));
         }
         let source = self.source(line, before);
+        if self.is_in_ghost && is_passed(line, source.as_deref(), used) {
+            return None;
+        }
         let texts = [Some(line.point.as_path()), source.as_deref()];
         if texts.into_iter().flatten().any(|path| path.to_str().is_none()) {
             return self.misnamed(line, is_used, refusals);

@@ -55,6 +55,25 @@ pub enum NodeError {
         /// The policy.
         tiering: Tiering,
     },
+    /// A share is local, and pages are watched, or another policy decides about them.
+    #[error(
+        "cannot start a clone with a local share: --local-share excludes --profile and any --tiering but mow"
+    )]
+    ShareTiering,
+    /// The pages of a ghost's clone have been mapped already.
+    #[error(
+        "cannot change the local share of a clone that waits in its ghost; use an empty ghost, or none"
+    )]
+    ShareAttached,
+    /// There is not so much memory.
+    #[error(
+        "cannot make {bytes} bytes of the image local: the clone's cgroup, or this machine, has less free; \
+         ask for a smaller --local-share"
+    )]
+    ShareRoom {
+        /// What would become local.
+        bytes: u64,
+    },
     /// The policy supplies pages itself.
     #[error(
         "cannot start a clone under {tiering}: its pages can be supplied (userfaultfd) only where the pool \
@@ -67,6 +86,16 @@ pub enum NodeError {
         tiering: Tiering,
         /// The pool.
         pool: PathBuf,
+    },
+    /// Parts of an image lie on another node, which this one cannot use.
+    #[error("cannot use the parts of image {cid} that lie at {node}: {reason}")]
+    FarParts {
+        /// The image.
+        cid: Cid,
+        /// Address of the other node.
+        node: String,
+        /// Why, and what to do.
+        reason: String,
     },
     /// Clones map a copy, and there cannot be one.
     #[error(

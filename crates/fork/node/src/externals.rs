@@ -153,6 +153,7 @@ mod tests {
                 .map(|(process, fd)| InheritedFd { process: *process, fd: *fd })
                 .collect(),
             tiering: farfork_types::Tiering::Mow,
+            local_share: None,
             profile: false,
             requested_ns: 0,
         }

@@ -18,6 +18,7 @@ use farfork_restore::{AttachedImage, ImageSource, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
+use crate::far_parts;
 use crate::headroom::{self, MemoryHeadroom};
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
@@ -220,7 +221,8 @@ impl NodePool {
         if self.source != ImageSource::Pool && !self.make_room(bytes) {
             return Err(NodeError::NoRoomForCopy { cid, bytes });
         }
-        let attached = attach(&self.pool, file, self.source)?;
+        let whole = far_parts::with_far_side(file)?;
+        let attached = attach(&self.pool, whole.as_ref().unwrap_or(file), self.source)?;
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
         let epoch = Mutex::default();
@@ -332,6 +334,11 @@ impl NodeImage {
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
         let overlay = self.overlay(pool, kind)?;
         let ahead_bytes = overlay.as_ref().map_or(0, |overlay| overlay.ahead_bytes);
+        if kind.share.is_some()
+            && !(headroom.has(ahead_bytes) && headroom::machine_has(ahead_bytes))
+        {
+            return Err(NodeError::ShareRoom { bytes: ahead_bytes });
+        }
         match kind.start {
             _ if ahead_bytes == 0 || headroom.has(ahead_bytes) => Ok(overlay),
             Start::AtOnce => Ok(None),

@@ -17,6 +17,7 @@ mod channel;
 pub mod client;
 mod error;
 mod externals;
+mod far_parts;
 mod ghosts;
 mod handover;
 mod headroom;
@@ -41,5 +42,6 @@ mod workers;
 
 pub use agent::{Settings, serve};
 pub use error::NodeError;
+pub use far_parts::{node_of, with_far_side};
 pub use farfork_restore::ImageSource;
 pub use leftovers::{clear_pins, forget_node, has_ghosts, leave_ghosts, thaw_ghosts};

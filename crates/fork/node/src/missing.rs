@@ -11,6 +11,7 @@ use farfork_types::Cid;
 use farfork_types::wire::{MissingPage, RestoreCall};
 
 use crate::error::NodeError;
+use crate::far_parts::far_pools;
 
 /// Microseconds since 1970, as records of failures have them.
 pub fn now_unix_us() -> u64 {
@@ -26,8 +27,14 @@ pub fn page_of(
     wait_status: i32,
 ) -> Option<MissingPage> {
     let is_bus_error = wait_status & 0x7f == libc::SIGBUS;
-    let failure = is_bus_error.then(|| failures::of_clone(pool, cid, &[pid], since_unix_us));
+    let failure = is_bus_error.then(|| failure_of(pool, cid, &[pid], since_unix_us));
     failure.flatten().map(|Failure { page, source, cause, .. }| MissingPage { page, source, cause })
+}
+
+/// The read whose failure ended a clone: of its pool, or of the node that has parts of its image.
+fn failure_of(pool: &Path, cid: Cid, pids: &[i32], since_unix_us: u64) -> Option<Failure> {
+    let pools = std::iter::once(pool.to_owned()).chain(far_pools());
+    pools.filter_map(|pool| failures::of_clone(&pool, cid, pids, since_unix_us)).next()
 }
 
 /// The same as a sentence.
@@ -50,7 +57,7 @@ pub fn explained(error: NodeError, call: &RestoreCall, since_unix_us: u64) -> No
         ));
     }
     let Ok(cid) = call.cid.parse::<Cid>() else { return error };
-    match failures::of_clone(&call.pool, cid, &[], since_unix_us) {
+    match failure_of(&call.pool, cid, &[], since_unix_us) {
         Some(Failure { page, source, cause, .. }) => {
             let missing = in_words(&MissingPage { page, source, cause });
             NodeError::Agent(format!("cannot start a clone of {}: {missing}", call.name))

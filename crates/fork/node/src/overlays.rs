@@ -87,7 +87,7 @@ impl Overlays {
         image: &Image,
         kind: OverlayKind,
     ) -> Result<Option<Arc<Overlay>>, NodeError> {
-        let helped = OverlayKind { tiering: Tiering::Mow, start: Start::AtOnce };
+        let helped = OverlayKind { tiering: Tiering::Mow, start: Start::AtOnce, share: None };
         let fresh = if kind == helped { FRESH_HELP } else { FRESH };
         let mut all = locked(&self.known);
         let fresh = all.get(&kind).filter(|known| known.looked.elapsed() < fresh);

@@ -214,6 +214,7 @@ impl Node {
 
     fn describe(&self, clone: &RunningClone) -> CloneState {
         let usage = usage::of_family(clone.pid);
+        let placement = usage::placement_of_family(clone.pid);
         CloneState {
             pid: clone.seen(),
             node: self.name.clone(),
@@ -222,6 +223,8 @@ impl Node {
             tiering: clone.tiering.to_string(),
             is_profiled: clone.profile.as_ref().is_some_and(|profile| profile.goes_on()),
             local_bytes: usage.local_bytes,
+            near_bytes: placement.near_bytes,
+            far_bytes: placement.far_bytes,
             promoted_bytes: clone.promoted_bytes.load(Ordering::Relaxed),
             pool_bytes: usage.pool_bytes,
             vmas: usage.vmas,

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_pages::overlay::{OverlayKind, Start};
+use farfork_pages::overlay::{OverlayKind, Share, Start};
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, PeerEnd, RequestFds, Started, Template};
 use farfork_sys::words;
@@ -125,8 +125,14 @@ impl Node {
     ) -> Result<bool, NodeError> {
         let pool = pin.pool();
         let tiering = call.tiering;
+        if call.local_share.is_some() && (call.profile || tiering != Tiering::Mow) {
+            return Err(NodeError::ShareTiering);
+        }
         if call.profile && tiering != Tiering::Mow {
             return Err(NodeError::ProfileTiering { tiering });
+        }
+        if call.local_share.is_some() {
+            return Ok(false);
         }
         let takes_turns = match tiering {
             Tiering::Mow => true,
@@ -147,6 +153,13 @@ impl Node {
             let _ = image.forget_accessed(pool, after);
         }
         Ok(is_reported)
+    }
+
+    /// The share that is to be local, and what this agent can do for it.
+    fn share(&self, call: &RestoreCall, image: &NodeImage) -> Option<Share> {
+        let copies = image.attached.medium.tells_of_faults()
+            && (self.own_ids.is_none() || user::may_supply_pages());
+        call.local_share.map(|local| Share { local, copies })
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.
@@ -177,7 +190,7 @@ impl Node {
         let request = image.attached.request(mode, externals.len(), self.own_ids.is_some());
         let cid = image.attached.image.id.cid;
         let tiering = if is_watched { Tiering::Mow } else { call.tiering };
-        let kind = OverlayKind { tiering, start: Start::AtOnce };
+        let kind = OverlayKind { tiering, start: Start::AtOnce, share: self.share(call, image) };
         let overlay = |headroom: &MemoryHeadroom| match is_watched {
             true => image.watch(),
             false => image.overlay_within(pin.pool(), kind, headroom),

@@ -1,10 +1,13 @@
 //! What a clone uses, from `/proc`.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 
-use farfork_sys::proc;
+use farfork_sys::memory::{self, PAGE_FILE};
 use farfork_sys::status::Status;
+use farfork_sys::{numa, proc};
+use farfork_types::PAGE_BYTES;
 
 /// Memory and faults of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +52,62 @@ pub fn of_family(pid: i32) -> Usage {
     sum
 }
 
+/// Where anonymous memory lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Bytes on memory nodes with processors.
+    pub near_bytes: u64,
+    /// Bytes on memory nodes without processors, such as CXL memory.
+    pub far_bytes: u64,
+}
+
+/// Where the anonymous memory of a clone lies, with all that descends from it; zeros once it has ended. On a
+/// machine with far nodes the kernel is asked for each page.
+pub fn placement_of_family(pid: i32) -> Placement {
+    placement_with(pid, &numa::nodes_without_processors())
+}
+
+fn placement_with(pid: i32, far_nodes: &[i32]) -> Placement {
+    let mut sum = if far_nodes.is_empty() {
+        let rollup = proc::text(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        Placement { near_bytes: kilobytes(&rollup, "Anonymous:") << 10, far_bytes: 0 }
+    } else {
+        counted(pid, far_nodes).unwrap_or_default()
+    };
+    for child in children(pid) {
+        let own = placement_with(child, far_nodes);
+        sum.near_bytes += own.near_bytes;
+        sum.far_bytes += own.far_bytes;
+    }
+    sum
+}
+
+/// Pages asked for in one call.
+const ASKED: usize = 1024;
+
+fn counted(pid: i32, far_nodes: &[i32]) -> io::Result<Placement> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let runs = memory::present_pages(&pagemap, 0, END_OF_USER_MEMORY)?;
+    let anonymous = runs.iter().filter(|run| run.categories & PAGE_FILE == 0);
+    let pages: Vec<u64> =
+        anonymous.flat_map(|run| (run.start..run.end).step_by(PAGE_BYTES as usize)).collect();
+    let mut placement = Placement::default();
+    for asked in pages.chunks(ASKED) {
+        for node in numa::nodes_of(pid, asked)? {
+            match node {
+                node if far_nodes.contains(&node) => placement.far_bytes += PAGE_BYTES,
+                0.. => placement.near_bytes += PAGE_BYTES,
+                // Gone meanwhile.
+                _ => {}
+            }
+        }
+    }
+    Ok(placement)
+}
+
+/// Addresses of processes end before it (x86-64, four levels of page tables).
+const END_OF_USER_MEMORY: u64 = 1 << 47;
+
 /// The children that all threads of a process have.
 fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -91,6 +150,17 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(family.vmas > alone.vmas, "{family:?} {alone:?}");
+    }
+
+    #[test]
+    fn pages_asked_for_one_by_one_are_as_many_as_the_kernel_counts() {
+        let block = std::hint::black_box(vec![1u8; 16 << 20]);
+        let pid = std::process::id() as i32;
+        let near = counted(pid, &[7]).unwrap();
+        let far = counted(pid, &[0]).unwrap();
+        drop(block);
+        assert!(near.near_bytes >= 16 << 20 && near.far_bytes == 0, "{near:?}");
+        assert!(far.far_bytes >= 16 << 20, "{far:?}");
     }
 
     #[test]

@@ -10,8 +10,11 @@ pub mod overlay;
 mod places;
 pub mod policy;
 mod set;
+pub mod share;
+mod tier;
 
 pub use access::Access;
 pub use observed::{Observed, Touched};
 pub use places::{mapped, place_of};
 pub use set::PageSet;
+pub use tier::cold_chunks;

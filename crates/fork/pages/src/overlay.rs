@@ -2,17 +2,18 @@
 
 use farfork_image::format::Image;
 use farfork_image::layout::MappedSpan;
-use farfork_image::model::Member;
+use farfork_image::model::{Member, Model};
 use farfork_plan::overlay::{
     HELPED_BYTES, MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Served, Span,
 };
 use farfork_plan::{Table, window};
-use farfork_types::{PAGE_BYTES, Tiering, align_down, align_up};
+use farfork_types::{LocalShare, PAGE_BYTES, Tiering, align_down, align_up};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::access::Access;
 use crate::policy::{self, Treatment};
 use crate::set::PageSet;
+use crate::share;
 
 /// An overlay with more than this many bytes does not fit into the window.
 const MOST: usize = window::OVERLAY_BYTES as usize;
@@ -44,6 +45,18 @@ pub struct OverlayKind {
     pub tiering: Tiering,
     /// When they start.
     pub start: Start,
+    /// How much of the image becomes local before they run, instead of what the policy would have become local
+    /// in advance.
+    pub share: Option<Share>,
+}
+
+/// A share of an image that is to be local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// How much.
+    pub local: LocalShare,
+    /// Whether memory that the clone may not write can be copied, too (by userfaultfd): otherwise it stays in the pool.
+    pub copies: bool,
 }
 
 /// An overlay.
@@ -60,6 +73,9 @@ pub struct Overlay {
 /// plan alone suffices, or if the overlay does not fit into its window: then pages may not be where the
 /// policy wants them, but all bytes are right.
 pub fn compile(image: &Image, access: &Access, kind: OverlayKind) -> Option<Overlay> {
+    if let Some(share) = kind.share {
+        return compile_share(&image.model, access, share);
+    }
     let draft = |member| Draft::compile(member, access, kind);
     let mut drafts: Vec<Draft> = image.model.members.iter().map(draft).collect();
     let ahead_bytes = match kind.start {
@@ -68,6 +84,15 @@ pub fn compile(image: &Image, access: &Access, kind: OverlayKind) -> Option<Over
     };
     let is_helped = kind.start == Start::AtOnce && ahead_bytes > 0;
     Some(Overlay { bytes: lay_out(&drafts, is_helped)?, ahead_bytes })
+}
+
+/// The overlay of clones of which a share is to be local.
+fn compile_share(model: &Model, access: &Access, share: Share) -> Option<Overlay> {
+    let chosen = share::choose(model, access, share).local;
+    let drafts: Vec<Draft> =
+        model.members.iter().map(|member| Draft::with(member, &chosen)).collect();
+    let ahead_bytes = drafts.iter().map(|draft| draft.written_bytes() + draft.copied_bytes()).sum();
+    Some(Overlay { bytes: lay_out(&drafts, false)?, ahead_bytes })
 }
 
 /// Leaves spans that are not worth a helper to faults. Returns the bytes that the helper makes local.
@@ -114,7 +139,7 @@ struct Draft {
 
 impl Draft {
     fn compile(member: &Member, access: &Access, kind: OverlayKind) -> Draft {
-        let OverlayKind { tiering, start } = kind;
+        let OverlayKind { tiering, start, .. } = kind;
         let mut draft = Draft::default();
         let only_read = access.only_read();
         for span in member.memory.mapped_spans() {
@@ -128,6 +153,24 @@ impl Draft {
                 draft.copied.push(Served { address, bytes, place, first_page: 0 });
             }
             draft.serve(span, &treatment);
+        }
+        draft
+    }
+
+    /// With these pages local before the process runs. What may be written becomes so by a write, which cuts no
+    /// mapping.
+    fn with(member: &Member, chosen: &PageSet) -> Draft {
+        let mut draft = Draft::default();
+        for span in member.memory.mapped_spans() {
+            let parts = spans(span, chosen);
+            if span.is_writable {
+                draft.write.extend(parts);
+                continue;
+            }
+            draft.copied.extend(parts.map(|Span { address, bytes }| {
+                let place = span.offset() + (address - span.address);
+                Served { address, bytes, place, first_page: 0 }
+            }));
         }
         draft
     }
@@ -168,6 +211,10 @@ impl Draft {
 
     fn written_bytes(&self) -> u64 {
         self.write.iter().map(|span| span.bytes).sum()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.copied.iter().map(|copied| copied.bytes).sum()
     }
 
     fn leave_to_faults(&mut self) {
@@ -297,7 +344,7 @@ mod tests {
     }
 
     fn kind(tiering: Tiering, start: Start) -> OverlayKind {
-        OverlayKind { tiering, start }
+        OverlayKind { tiering, start, share: None }
     }
 
     fn draft(access: &Access, tiering: Tiering) -> Draft {
@@ -382,6 +429,26 @@ mod tests {
         let with = later(&access, Tiering::Mow);
         assert_eq!((without.written_bytes(), with.written_bytes()), (0, 2 * PAGE_BYTES));
         assert_eq!(without.read, with.read, "which takes nothing but page tables");
+    }
+
+    #[test]
+    fn a_share_is_written_or_copied_before_the_process_runs() {
+        let chosen = PageSet::from_iter([5, 6, 12]);
+        let span = |address, bytes| Span { address, bytes };
+        let draft = Draft::with(&member(), &chosen);
+        assert_eq!(draft.write, [span(0x10000, 0x2000), span(0x17000, 0x1000)]);
+        assert!(draft.copied.is_empty() && draft.read.is_empty() && draft.served.is_empty());
+        let mut read_only = member();
+        read_only.memory.regions[0].prot = 1;
+        let draft = Draft::with(&read_only, &chosen);
+        let base = farfork_image::layout::DATA_AT + 0x5000;
+        let copied = |address, bytes, place| Served { address, bytes, place, first_page: 0 };
+        let expected = [copied(0x10000, 0x2000, base), copied(0x17000, 0x1000, base + 0x7000)];
+        assert_eq!((draft.copied.as_slice(), draft.copied_bytes()), (&expected[..], 0x3000));
+        assert!(draft.write.is_empty());
+        let model = Model { members: vec![member()], ..Model::default() };
+        let nothing = Share { local: LocalShare::from_permille(0).unwrap(), copies: true };
+        assert_eq!(compile_share(&model, &Access::default(), nothing), None);
     }
 
     #[test]

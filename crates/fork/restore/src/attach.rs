@@ -1,14 +1,15 @@
 //! What a node does once per image before its first clone: read it, check that it fits.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 
 use farfork_image::compile::supplied;
 use farfork_image::format::Image;
 use farfork_image::model::Offsets;
-use farfork_image::{clocks, machine};
+use farfork_image::{clocks, machine, tier};
 use farfork_plan::protocol::{PidMode, Request};
-use farfork_plan::sources::SourcePart;
+use farfork_plan::sources::{SourceFile, SourcePart};
 use farfork_pool::{ImageFile, Medium, Pool};
 
 use crate::error::RestoreError;
@@ -39,7 +40,7 @@ struct Shift {
 /// What clones of an image map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ImageSource {
-    /// The image itself, in the pool.
+    /// The image itself, in the pool, and on another node where parts of it lie there.
     #[default]
     Pool,
     /// A copy of the image in this machine's memory, which is made first.
@@ -49,7 +50,8 @@ pub enum ImageSource {
     Split,
 }
 
-/// Reads and checks the image in `file` for use on this machine.
+/// Reads and checks the image in `file` for use on this machine. One with far parts has its
+/// [far file](ImageFile::with_far_file), and that is the same image.
 pub fn attach(
     pool: &Pool,
     file: &ImageFile,
@@ -63,6 +65,9 @@ pub fn attach(
     let failed = |source| RestoreError::Restorer { doing: "look at the image", source };
     let own = || sources::identity(file.file()).map_err(failed);
     let (copy, sources, medium) = match source {
+        ImageSource::Pool | ImageSource::Split if file.far().is_some() => {
+            (None, mixed(file, own()?)?, Medium::Other)
+        }
         ImageSource::Pool => (None, Sources::one(own()?), file.medium()?),
         ImageSource::Copy => {
             let copy = File::from(pool.copy(file)?);
@@ -78,6 +83,25 @@ pub fn attach(
     };
     let clocks = shift(&image)?;
     Ok(AttachedImage { image, medium, clocks, copy, sources })
+}
+
+/// The parts of an image that lie on another node come from there, the rest from the pool.
+fn mixed(file: &ImageFile, own: SourceFile) -> Result<Sources, RestoreError> {
+    let failed =
+        |source| RestoreError::Restorer { doing: "look at the far parts of the image", source };
+    let (Some(far), Some(far_file)) = (file.far(), file.far_file()) else {
+        return Err(failed(io::ErrorKind::NotConnected.into()));
+    };
+    tier::demand_same(file, &far.source)?;
+    let part = |part: &std::ops::Range<u64>| SourcePart {
+        place: part.start,
+        bytes: part.end - part.start,
+        file: 0,
+        offset: part.start,
+    };
+    let parts = far.parts.iter().map(part).collect();
+    let others = vec![far_file.try_clone().map_err(failed)?];
+    Sources::several(own, others, parts).map_err(failed)
 }
 
 /// Bytes of a block that is in one file, if an image is split. No window of 2 MiB is in one file then.

@@ -18,7 +18,7 @@ use crate::backend::{
     Agents, Backend, BackendError, Budgets, ProcessCounts, Python, Settings as BackendSettings,
 };
 use crate::confine::{FolderError, Folders};
-use crate::connections::{self, ClientTimeouts};
+use crate::connections::{self, ClientLimits};
 use crate::dashboard::Dashboard;
 use crate::gateway::{Gateway, router};
 use crate::memory::RequestMemory;
@@ -91,7 +91,7 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     farfork_sys::allocator::return_large_blocks();
     // Each connection takes a descriptor. Functions get a limit of their own before their code is
     // loaded.
-    farfork_sys::limits::raise_open_files(0)
+    let descriptors = farfork_sys::limits::raise_open_files(0)
         .map_err(failed("raise the limit of open files of", &"the platform"))?;
     let state = settings.state.display().to_string();
     fs::create_dir_all(&settings.state)
@@ -125,7 +125,8 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
         advisor: Arc::new(advisor),
         groups: (agents.budgets(), agents.processes()),
     };
-    let served = runtime.block_on(serve(settings, parts, listener, (shutdown, ready)));
+    let limits = ClientLimits::with_descriptors(descriptors);
+    let served = runtime.block_on(serve(settings, parts, (listener, limits), (shutdown, ready)));
     // Instances end with their tasks. After that no task needs the agents.
     runtime.shutdown_timeout(GRACE);
     let flushed = store.flush();
@@ -160,7 +161,7 @@ struct Parts {
 async fn serve(
     settings: &Settings,
     parts: Parts,
-    listener: std::net::TcpListener,
+    (listener, limits): (std::net::TcpListener, ClientLimits),
     (mut shutdown, ready): (ShutdownSignals, impl FnOnce(SocketAddr)),
 ) -> Result<(), ServeError> {
     let place = "the platform's socket";
@@ -201,7 +202,7 @@ async fn serve(
     let routes = router(gateway).merge(Arc::clone(&dashboard).router());
     // A dropped sender ends it, too.
     let serving_ends = async { drop(serving_ends.await) };
-    let serving = connections::serve(listener, routes, ClientTimeouts::default(), serving_ends);
+    let serving = connections::serve(listener, routes, limits, serving_ends);
     let serving = tokio::spawn(serving);
     shutdown.wait().await;
     tracing::info!("shutting down");

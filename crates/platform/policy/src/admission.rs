@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::greedy::{self, Candidate};
+use crate::occupant::OccupantId;
 use crate::{Decision, Facts, Memory, Policy};
 
 /// Facts about an instance that has to start where a node has no room.
@@ -40,7 +41,7 @@ pub struct AdmissionFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
     /// Its name.
-    pub id: String,
+    pub id: OccupantId,
     /// Bytes that its end frees.
     pub bytes: u64,
     /// Microseconds that it takes to make it again.
@@ -58,7 +59,7 @@ pub enum Admission {
     /// Start it.
     Start,
     /// Start it when these have ended.
-    Evict(Vec<String>),
+    Evict(Vec<OccupantId>),
     /// Wait until an instance is idle.
     Wait,
     /// Refuse the call: there is no room.
@@ -131,7 +132,7 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
 }
 
 impl Idle {
-    pub(crate) fn candidate(&self) -> Candidate<'_> {
+    pub(crate) fn candidate(&self) -> Candidate<'_, OccupantId> {
         let Idle { id, bytes, saves_us, uses_per_hour } = self;
         let (uses_per_hour, saves_us) = (*uses_per_hour, *saves_us);
         Candidate { name: id, bytes: *bytes, uses_per_hour, saves_us }
@@ -144,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn idle(id: &str, bytes: u64, saves_us: u64, uses_per_hour: u64) -> Idle {
-        Idle { id: id.to_owned(), bytes, saves_us, uses_per_hour }
+        Idle { id: id.into(), bytes, saves_us, uses_per_hour }
     }
 
     fn facts(need_bytes: u64, used_bytes: u64, idle: Vec<Idle>) -> AdmissionFacts {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     fn evicted(ids: &[&str]) -> Admission {
-        Admission::Evict(ids.iter().map(|id| (*id).to_owned()).collect())
+        Admission::Evict(ids.iter().map(|id| OccupantId::from(*id)).collect())
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
             let freed = match decided(&facts(need, used, all.clone())) {
                 Admission::Start => 0,
                 Admission::Evict(ids) => {
-                    let bytes = |id: &String| all[id.parse::<usize>().unwrap()].bytes;
+                    let bytes = |id: &OccupantId| all[id.as_instance().unwrap() as usize].bytes;
                     let freed: u64 = ids.iter().map(bytes).sum();
                     // None was evicted needlessly.
                     let last = ids.last().map(bytes).unwrap();

@@ -11,6 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::occupant::OccupantId;
 use crate::{Decision, Facts, Memory, Policy};
 
 /// An instance's demand for memory of its node.
@@ -26,7 +27,7 @@ pub struct Demand {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     /// Its name.
-    pub id: String,
+    pub id: OccupantId,
     /// Its demand.
     #[serde(flatten)]
     pub demand: Demand,
@@ -50,7 +51,7 @@ pub struct GrowthFacts {
 
 impl Facts for GrowthFacts {
     /// The names of the instances to pause; all others run.
-    type Choice = Vec<String>;
+    type Choice = Vec<OccupantId>;
     const QUESTION: &'static str = "growth";
 }
 
@@ -104,13 +105,13 @@ impl AllAtOnce {
 }
 
 impl Policy<GrowthFacts> for AllAtOnce {
-    fn decide(&self, _: &GrowthFacts) -> Decision<Vec<String>> {
+    fn decide(&self, _: &GrowthFacts) -> Decision<Vec<OccupantId>> {
         Decision::new(Vec::new(), "the limits of all busy instances are set aside")
     }
 }
 
 impl Policy<GrowthFacts> for OneByOne {
-    fn decide(&self, facts: &GrowthFacts) -> Decision<Vec<String>> {
+    fn decide(&self, facts: &GrowthFacts) -> Decision<Vec<OccupantId>> {
         let GrowthFacts { memory, idle_bytes, workers } = facts;
         let free = memory.free_below(1000);
         let least = self.least_free(workers.iter().map(|worker| worker.demand));
@@ -151,7 +152,7 @@ mod tests {
 
     fn worker(id: &str, held_bytes: u64, headroom_bytes: u64) -> Worker {
         let demand = Demand { held_bytes, headroom_bytes };
-        Worker { id: id.to_owned(), demand, ..Worker::default() }
+        Worker { id: id.into(), demand, ..Worker::default() }
     }
 
     #[test]
@@ -171,7 +172,8 @@ mod tests {
         let decided_with = |used_bytes, idle_bytes, workers: &[Worker]| {
             let memory = Memory { used_bytes, budget_bytes: 1000 };
             let facts = GrowthFacts { memory, idle_bytes, workers: workers.to_vec() };
-            OneByOne { slack_bytes: 10 }.decide(&facts).choice
+            let decided = OneByOne { slack_bytes: 10 }.decide(&facts);
+            decided.choice.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let decided = |used_bytes, workers: &[Worker]| decided_with(used_bytes, 0, workers);
         let mut all = vec![worker("a", 100, 300), worker("b", 100, 200), worker("c", 0, 400)];

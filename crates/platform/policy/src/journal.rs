@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!  {"settings": {...}}                                                       first, and at each change
-//!  {"at_ms", "about", "question", "facts", "choice", "why"}                  one per decision
+//!  {"number", "at_ms", "about", "question", "facts", "choice", "why"}        one per decision
 //! ```
+//! Decisions are numbered in the order in which they were made, from 0 when the platform began. A number
+//! that is left out is a decision that could not be written.
 
 use std::io::{self, BufRead, Write};
 
@@ -19,7 +21,7 @@ use crate::placement::PlacementFacts;
 use crate::reclaim::ReclaimFacts;
 use crate::relief::ReliefFacts;
 use crate::tiering::TieringFacts;
-use crate::{Decision, Facts, Policies, Policy, Settings};
+use crate::{Decision, Facts, Policies, Question, Settings};
 
 /// The journal cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,9 @@ pub enum Line {
 /// The record of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
+    /// Its number, from 0 when the platform began. Journals of earlier versions have none.
+    #[serde(default)]
+    pub number: u64,
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
     /// The function, user or node that it is about.
@@ -68,7 +73,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record of a decision.
+    /// The record of a decision, which gets its number later.
     pub fn new<F: Facts>(
         at_ms: u64,
         about: &str,
@@ -76,6 +81,7 @@ impl Record {
         decision: &Decision<F::Choice>,
     ) -> serde_json::Result<Record> {
         Ok(Record {
+            number: 0,
             at_ms,
             about: about.to_owned(),
             question: F::QUESTION.to_owned(),
@@ -106,15 +112,36 @@ pub struct Difference {
     pub why: String,
 }
 
-/// Replays a journal: returns how many decisions it holds, and those that come out differently. The
-/// policies have the settings in the journal, or `other` if given. A last line without an end is
-/// skipped: it was cut off, or is being written.
+/// A replayed journal.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Replayed {
+    /// Decisions that it holds.
+    pub decisions: usize,
+    /// Decisions that were made between them, and not written.
+    pub missing: u64,
+    /// Decisions that come out differently.
+    pub differences: Vec<Difference>,
+    /// The number of the last one since the platform began.
+    last: Option<u64>,
+}
+
+impl Replayed {
+    fn count(&mut self, number: u64) {
+        self.decisions += 1;
+        let expected = self.last.map_or(number, |last| last + 1);
+        self.missing += number.saturating_sub(expected);
+        self.last = Some(number);
+    }
+}
+
+/// Replays a journal. The policies have the settings in the journal, or `other` if given. A last line
+/// without an end is skipped: it was cut off, or is being written.
 pub fn replay(
     mut journal: impl BufRead,
     other: Option<Settings>,
-) -> Result<(usize, Vec<Difference>), JournalError> {
+) -> Result<Replayed, JournalError> {
     let mut policies = Policies::from(other.unwrap_or_default());
-    let (mut count, mut differences) = (0, Vec::new());
+    let mut replayed = Replayed::default();
     for line in 1.. {
         let mut text = Vec::new();
         journal.read_until(b'\n', &mut text).map_err(JournalError::Read)?;
@@ -123,42 +150,45 @@ pub fn replay(
             break;
         }
         match serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))? {
-            Line::Settings { settings } if other.is_none() => policies = settings.into(),
-            Line::Settings { .. } => {}
+            // A platform has begun, and numbers its decisions anew.
+            Line::Settings { settings } => {
+                replayed.last = None;
+                policies = other.map_or_else(|| settings.into(), Policies::from);
+            }
             Line::Record(record) => {
-                count += 1;
+                replayed.count(record.number);
                 let (choice, why) = policies.replay(&record).map_err(wrong)?;
                 if (&choice, &why) != (&record.choice, &record.why) {
-                    differences.push(Difference { line, record, choice, why });
+                    replayed.differences.push(Difference { line, record, choice, why });
                 }
             }
         }
     }
-    Ok((count, differences))
+    Ok(replayed)
 }
 
 impl Policies {
     /// Repeats the decision of a record.
     fn replay(&self, record: &Record) -> Result<(Value, String), String> {
         match record.question.as_str() {
-            TieringFacts::QUESTION => ask(&*self.tiering, record),
-            CheckpointFacts::QUESTION => ask(&*self.checkpoint, record),
-            IdleFacts::QUESTION => ask(&*self.keep_alive, record),
-            EmptyFacts::QUESTION => ask(&*self.empty_ghosts, record),
-            AttachedFacts::QUESTION => ask(&*self.attached_ghosts, record),
-            PlacementFacts::QUESTION => ask(&*self.placement, record),
-            AdmissionFacts::QUESTION => ask(&*self.admission, record),
-            GrowthFacts::QUESTION => ask(&*self.growth, record),
-            ReliefFacts::QUESTION => ask(&*self.relief, record),
-            ReclaimFacts::QUESTION => ask(&*self.reclaim, record),
+            TieringFacts::QUESTION => ask::<TieringFacts>(self, record),
+            CheckpointFacts::QUESTION => ask::<CheckpointFacts>(self, record),
+            IdleFacts::QUESTION => ask::<IdleFacts>(self, record),
+            EmptyFacts::QUESTION => ask::<EmptyFacts>(self, record),
+            AttachedFacts::QUESTION => ask::<AttachedFacts>(self, record),
+            PlacementFacts::QUESTION => ask::<PlacementFacts>(self, record),
+            AdmissionFacts::QUESTION => ask::<AdmissionFacts>(self, record),
+            GrowthFacts::QUESTION => ask::<GrowthFacts>(self, record),
+            ReliefFacts::QUESTION => ask::<ReliefFacts>(self, record),
+            ReclaimFacts::QUESTION => ask::<ReclaimFacts>(self, record),
             other => Err(format!("unknown question '{other}'")),
         }
     }
 }
 
-fn ask<F: Facts>(policy: &dyn Policy<F>, record: &Record) -> Result<(Value, String), String> {
+fn ask<F: Question>(policies: &Policies, record: &Record) -> Result<(Value, String), String> {
     let facts: F = serde_json::from_value(record.facts.clone()).map_err(|e| e.to_string())?;
-    let Decision { choice, why } = policy.decide(&facts);
+    let Decision { choice, why } = F::policy(policies).decide(&facts);
     Ok((serde_json::to_value(choice).map_err(|e| e.to_string())?, why))
 }
 
@@ -166,6 +196,7 @@ fn ask<F: Facts>(policy: &dyn Policy<F>, record: &Record) -> Result<(Value, Stri
 mod tests {
     use super::*;
     use crate::Memory;
+    use crate::Policy;
     use crate::admission::Idle;
     use crate::checkpoint::AfterCalls;
     use crate::growth::Worker;
@@ -241,14 +272,15 @@ mod tests {
     #[test]
     fn every_kind_of_decision_is_replayed() {
         for settings in [Settings::default(), patient()] {
-            let (count, differences) = replay(&*journal(settings), None).unwrap();
-            assert_eq!((count, differences), (10, Vec::new()));
+            let replayed = replay(&*journal(settings), None).unwrap();
+            assert_eq!((replayed.decisions, replayed.differences), (10, Vec::new()));
         }
     }
 
     #[test]
     fn other_settings_are_reported_as_differences() {
-        let (_, differences) = replay(&*journal(Settings::default()), Some(patient())).unwrap();
+        let replayed = replay(&*journal(Settings::default()), Some(patient())).unwrap();
+        let differences = replayed.differences;
         let [one] = &differences[..] else { panic!("{differences:#?}") };
         assert_eq!((one.line, one.record.question.as_str()), (3, "checkpoint"));
         assert_eq!((&one.record.choice, &one.choice), (&"now".into(), &"not-yet".into()));
@@ -261,19 +293,42 @@ mod tests {
             "calls_per_hour":1}],"busy":0,"is_settling":false,"queued":0},"choice":{"evict":["i"]},
             "why":"3 bytes are missing, and these are worth least"}"#;
         let line = line.replace('\n', " ") + "\n";
-        assert_eq!(replay(line.as_bytes(), None).unwrap(), (1, Vec::new()));
+        let replayed = replay(line.as_bytes(), None).unwrap();
+        assert_eq!((replayed.decisions, replayed.differences), (1, Vec::new()));
     }
 
     #[test]
     fn a_last_line_that_was_cut_off_is_skipped() {
         let whole = journal(Settings::default());
         for cut in 1..200 {
-            let (count, differences) = replay(&whole[..whole.len() - cut], None).unwrap();
-            assert_eq!((count, differences), (9, Vec::new()), "{cut} bytes are cut off");
+            let replayed = replay(&whole[..whole.len() - cut], None).unwrap();
+            let seen = (replayed.decisions, replayed.differences);
+            assert_eq!(seen, (9, Vec::new()), "{cut} bytes are cut off");
         }
         let cut_off = [&whole[..whole.len() - 9], b"\n", &whole].concat();
         let message = replay(&*cut_off, None).unwrap_err().to_string();
         assert!(message.contains("line 11 "), "only the last may be: {message}");
+    }
+
+    #[test]
+    fn decisions_that_were_not_written_are_counted() {
+        let policies = Policies::from(Settings::default());
+        let mut text = Vec::new();
+        // Two runs of a platform; the first begins in an older journal.
+        for numbers in [&[7, 8, 12, 13][..], &[0, 1, 3]] {
+            write(&mut text, &Line::Settings { settings: Settings::default() }).unwrap();
+            for number in numbers {
+                let mut line = all(&policies).swap_remove(0);
+                if let Line::Record(record) = &mut line {
+                    record.number = *number;
+                }
+                write(&mut text, &line).unwrap();
+            }
+        }
+        let replayed = replay(&*text, None).unwrap();
+        assert_eq!((replayed.decisions, replayed.missing), (7, 3 + 1));
+        let replayed = replay(&*text, Some(patient())).unwrap();
+        assert_eq!((replayed.decisions, replayed.missing), (7, 3 + 1));
     }
 
     #[test]

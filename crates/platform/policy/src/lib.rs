@@ -27,6 +27,7 @@ pub mod journal;
 pub mod keep_alive;
 pub mod memory;
 pub mod observed;
+pub mod occupant;
 pub mod placement;
 pub mod reclaim;
 pub mod relief;
@@ -39,7 +40,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use memory::Memory;
-pub use settings::{Policies, Settings};
+pub use settings::{Policies, Question, Settings};
 
 /// The facts of one question.
 pub trait Facts: Clone + Debug + Serialize + DeserializeOwned {

@@ -56,7 +56,7 @@ impl Default for BetweenMarks {
 }
 
 impl ImageFacts {
-    fn candidate(&self) -> Candidate<'_> {
+    fn candidate(&self) -> Candidate<'_, String> {
         let (uses_per_hour, saves_us) = (self.starts_per_hour, self.saved_us);
         Candidate { name: &self.name, bytes: self.bytes, uses_per_hour, saves_us }
     }

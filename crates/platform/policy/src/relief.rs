@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admission::{Idle, LeastWorthFirst};
+use crate::occupant::OccupantId;
 use crate::{Decision, Facts, Memory, Policy, greedy};
 
 /// Facts about a node.
@@ -20,12 +21,12 @@ pub struct ReliefFacts {
 
 impl Facts for ReliefFacts {
     /// The names of the instances and ghosts to end.
-    type Choice = Vec<String>;
+    type Choice = Vec<OccupantId>;
     const QUESTION: &'static str = "relief";
 }
 
 impl Policy<ReliefFacts> for LeastWorthFirst {
-    fn decide(&self, facts: &ReliefFacts) -> Decision<Vec<String>> {
+    fn decide(&self, facts: &ReliefFacts) -> Decision<Vec<OccupantId>> {
         let excess = facts.memory.excess_above(self.most_memory_permille);
         let excess = excess.saturating_sub(facts.leaving_bytes);
         if excess == 0 {
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn no_more_end_than_the_excess_needs_and_all_if_that_is_not_enough() {
         let idle = |id: &str, bytes, uses_per_hour| Idle {
-            id: id.to_owned(),
+            id: id.into(),
             bytes,
             saves_us: 1000,
             uses_per_hour,
@@ -56,7 +57,9 @@ mod tests {
         let ended = |used_bytes, leaving_bytes| {
             let memory = Memory { used_bytes, budget_bytes: 1000 };
             let idle = vec![idle("a", 40, 9), idle("b", 40, 1), idle("c", 40, 5)];
-            LeastWorthFirst::default().decide(&ReliefFacts { memory, idle, leaving_bytes }).choice
+            let decided =
+                LeastWorthFirst::default().decide(&ReliefFacts { memory, idle, leaving_bytes });
+            decided.choice.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(ended(950, 0), [""; 0]);
         assert_eq!(ended(951, 0), ["b"]);

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Policy;
 use crate::admission::{AdmissionFacts, LeastWorthFirst};
 use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
 use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
@@ -12,6 +11,7 @@ use crate::placement::{NearestGhost, PlacementFacts};
 use crate::reclaim::{BetweenMarks, ReclaimFacts};
 use crate::relief::ReliefFacts;
 use crate::tiering::{Always, ByObjective, TieringFacts};
+use crate::{Facts, Policy};
 
 /// A choice of policies, as written in files and journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +244,35 @@ impl From<Settings> for Policies {
             reclaim: Box::new(settings.reclaim),
         }
     }
+}
+
+/// Facts of a question that the chosen policies decide.
+pub trait Question: Facts {
+    /// The policy that decides it.
+    fn policy(policies: &Policies) -> &dyn Policy<Self>;
+}
+
+macro_rules! questions {
+    ($($facts:ident by $policy:ident,)*) => {$(
+        impl Question for $facts {
+            fn policy(policies: &Policies) -> &dyn Policy<$facts> {
+                &*policies.$policy
+            }
+        }
+    )*};
+}
+
+questions! {
+    TieringFacts by tiering,
+    CheckpointFacts by checkpoint,
+    IdleFacts by keep_alive,
+    EmptyFacts by empty_ghosts,
+    AttachedFacts by attached_ghosts,
+    PlacementFacts by placement,
+    AdmissionFacts by admission,
+    GrowthFacts by growth,
+    ReliefFacts by relief,
+    ReclaimFacts by reclaim,
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub mod series;
 pub mod trace;
 
 pub use error::SimError;
+pub use farfork_platform::scheduler::JournalFile;
 pub use html::page;
 pub use malformed::Malformed;
-pub use run::{Ended, Record, Settings, run};
+pub use run::{Ended, Record, Settings, run, run_journalled};

@@ -15,7 +15,7 @@ use farfork_platform::api::{
 use farfork_platform::confine::Folders;
 use farfork_platform::memory::RequestMemory;
 use farfork_platform::runtimes::OtherRuntimes;
-use farfork_platform::scheduler::{Advisor, Call, Caller, Platform};
+use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::simulated::{Durations, SimulatedNodes};
 use farfork_platform::store::{Embedded, Store};
 use farfork_platform::trace::Trace as Span;
@@ -77,6 +77,17 @@ pub struct Ended {
 
 /// Simulates a trace.
 pub fn run(trace: &Trace, profiles: &Profiles, settings: &Settings) -> Result<Ended, SimError> {
+    run_journalled(trace, profiles, settings, None)
+}
+
+/// Simulates a trace, and writes the decisions to a journal. Their times are milliseconds since the run
+/// began.
+pub fn run_journalled(
+    trace: &Trace,
+    profiles: &Profiles,
+    settings: &Settings,
+    journal: Option<JournalFile>,
+) -> Result<Ended, SimError> {
     let begun = WallClock::now();
     let behaviours = behaviours(&trace.functions, profiles);
     fits(trace, &behaviours, settings)?;
@@ -86,7 +97,7 @@ pub fn run(trace: &Trace, profiles: &Profiles, settings: &Settings) -> Result<En
         .start_paused(true)
         .build()
         .map_err(SimError::io("start the simulated clock"))?;
-    let (records, end_us) = runtime.block_on(simulate(trace, &model, settings))?;
+    let (records, end_us) = runtime.block_on(simulate(trace, &model, settings, journal))?;
     // Before the instances end with the runtime, and with it the simulated time.
     let series = model.end();
     drop(runtime);
@@ -125,8 +136,9 @@ async fn simulate(
     trace: &Trace,
     model: &Arc<Model>,
     settings: &Settings,
+    journal: Option<JournalFile>,
 ) -> Result<(Vec<Record>, u64), SimError> {
-    let bench = bench(trace, model, settings)?;
+    let bench = bench(trace, model, settings, journal)?;
     let begun = Instant::now();
     model.begin(begun);
     let ends = Arc::new(Ends::default());
@@ -166,7 +178,12 @@ async fn simulate(
     Ok((records, end_us))
 }
 
-fn bench(trace: &Trace, model: &Arc<Model>, settings: &Settings) -> Result<Bench, SimError> {
+fn bench(
+    trace: &Trace,
+    model: &Arc<Model>,
+    settings: &Settings,
+    journal: Option<JournalFile>,
+) -> Result<Bench, SimError> {
     let directory = tempfile::tempdir().map_err(SimError::io("make a temporary directory"))?;
     let failed = SimError::io("prepare a temporary directory");
     // Functions would have to traverse it.
@@ -175,7 +192,8 @@ fn bench(trace: &Trace, model: &Arc<Model>, settings: &Settings) -> Result<Bench
         SimError::Function { function: "any".to_owned(), reason: error.to_string() }
     })?;
     let store: Arc<dyn Store> = Arc::new(Embedded::in_memory()?);
-    let advisor = Advisor::new(settings.policies, None).map_err(SimError::io("make policies"))?;
+    let advisor = Advisor::simulated(settings.policies, journal)
+        .map_err(SimError::io("write the decision journal"))?;
     let durations = Durations {
         checkpoint: Duration::from_micros(CHECKPOINT_US),
         freeze: Duration::ZERO,

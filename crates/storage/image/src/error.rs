@@ -33,6 +33,30 @@ pub enum ImageError {
         /// What does not hold.
         what: &'static str,
     },
+    /// Another node has another image under the same id.
+    #[error(
+        "image {cid} at {node} is not the one in the pool ({what} differs): nothing was moved; give a node \
+         that has a copy of this image (`farfork images pull` makes one)"
+    )]
+    OtherFar {
+        /// The image.
+        cid: Cid,
+        /// Address of the other node.
+        node: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// Another node serves the image's own file.
+    #[error(
+        "cannot move parts of image {cid} to {node}: it serves them from this pool; give a node with a copy in \
+         a pool of its own (`farfork images pull` makes one)"
+    )]
+    SameFile {
+        /// The image.
+        cid: Cid,
+        /// Address of the other node.
+        node: String,
+    },
     /// It is an image of a virtual machine, where one of processes is needed.
     #[error(
         "image {cid} is a virtual machine snapshot, not a process: restore it with `farfork vm serve`, or \

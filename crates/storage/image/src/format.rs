@@ -15,6 +15,8 @@
 //! as zero; a place in the data and the address that it is mapped at are congruent modulo 2 MiB, as
 //! `layout` says.
 
+use std::collections::BTreeSet;
+
 use farfork_plan::{PLAN_MAGIC, PlanHeader};
 use farfork_pool::{ImageFile, ImageId, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
@@ -155,20 +157,29 @@ impl Image {
         Ok(crc32c::crc32c(to) == self.sums[chunk])
     }
 
-    /// Verifies the checksum of every data chunk; the numbers of those that do not match.
+    /// Verifies the checksum of every data chunk; the numbers of those that do not match. Chunks that lie on
+    /// another node are left out, unless `file` has a [far file](ImageFile::with_far_file).
     ///
     /// # Errors
     /// [`ImageError::Pool`].
     pub fn damaged_chunks(&self, file: &ImageFile) -> Result<Vec<usize>, ImageError> {
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut damaged = Vec::new();
-        for chunk in 0..self.sums.len() {
+        let far = if file.far_file().is_none() { far_chunks(file) } else { BTreeSet::new() };
+        for chunk in (0..self.sums.len()).filter(|chunk| !far.contains(chunk)) {
             if !self.read_chunk(file, chunk, &mut buffer)? {
                 damaged.push(chunk);
             }
         }
         Ok(damaged)
     }
+}
+
+/// The numbers of the chunks that lie far.
+pub fn far_chunks(file: &ImageFile) -> BTreeSet<usize> {
+    let parts = file.far().into_iter().flat_map(|far| &far.parts);
+    let number = |place: u64| ((place - DATA_AT) / CHUNK_BYTES) as usize;
+    parts.flat_map(|part| number(part.start)..number(part.end - 1) + 1).collect()
 }
 
 /// The metadata of an image, apart from where the image lies.

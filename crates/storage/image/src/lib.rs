@@ -14,6 +14,7 @@ pub mod model;
 pub mod mounts;
 pub mod stamp;
 pub mod store;
+pub mod tier;
 pub mod trial;
 mod validate;
 pub mod verify;

@@ -105,7 +105,7 @@ impl Descriptor {
 }
 
 /// The parts of the file that hold something, in order.
-fn kept(model: &Model, metadata: Range<u64>) -> Vec<Range<u64>> {
+pub(crate) fn kept(model: &Model, metadata: Range<u64>) -> Vec<Range<u64>> {
     let segments = model.stored().flat_map(|stored| &stored.segments);
     let data = segments.map(|part| DATA_AT + part.place..DATA_AT + part.place + part.bytes);
     let mut parts: Vec<Range<u64>> = data.chain([0..farfork_types::PAGE_BYTES, metadata]).collect();

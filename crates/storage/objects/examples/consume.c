@@ -44,8 +44,8 @@ int main(int argc, char **argv)
     struct ff_check_result counts;
     if (ff_check(region, &counts))
         return fail("the region is damaged");
-    printf("sum %.0f, %llu of %llu objects free\n", sum, (unsigned long long)counts.free,
-           (unsigned long long)counts.objects);
+    printf("sum %.0f, %llu of %llu bytes free\n", sum, (unsigned long long)counts.bytes_free,
+           (unsigned long long)counts.bytes);
     ff_close(region);
     return 0;
 }

@@ -32,7 +32,8 @@ ff_region *ff_open(const char *path);
 /* Frees all objects of this client, and closes its mailboxes. NULL is allowed. */
 void ff_close(ff_region *region);
 
-/* Allocates an object of up to 64 bytes, which are not cleared. ENOMEM: the region is full. EINVAL: larger. */
+/* Allocates an object of any size at a multiple of 16. Its bytes are not cleared. ENOMEM: the region is full, or
+ * (above 32 KiB) has no free space of this length. */
 void *ff_alloc(ff_region *region, size_t bytes);
 
 /* Frees an object of this client. NULL is allowed. Sets errno to EINVAL, and does nothing else, if the object
@@ -63,11 +64,13 @@ void *ff_recv(ff_mailbox *mailbox, int64_t timeout_us);
 
 /* Counts of all objects. Of an intact region lost, double and foreign are 0. */
 struct ff_check_result {
-    uint64_t objects;      /* all; the sum of free, owned, in_mailboxes */
-    uint64_t free;         /* of no client */
-    uint64_t owned;        /* of living clients */
-    uint64_t in_mailboxes; /* named by one slot */
-    uint64_t lost;         /* of mailboxes, but named by no slot */
+    uint64_t bytes;        /* for objects; the sum of those free, owned and in mailboxes */
+    uint64_t bytes_free;
+    uint64_t owned;        /* objects of living clients, and the bytes that they take */
+    uint64_t bytes_owned;
+    uint64_t in_mailboxes; /* objects named by one slot, and the bytes that they take */
+    uint64_t bytes_in_mailboxes;
+    uint64_t lost;         /* objects of mailboxes that no slot names; memory of which no client knows */
     uint64_t double_;      /* named by several slots, or free and named */
     uint64_t foreign;      /* of owners that are not clients; slots that name no object */
     uint64_t clients_recovered; /* dead clients recovered before counting */

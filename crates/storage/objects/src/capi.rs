@@ -49,6 +49,8 @@ fn report<T>(error: &ObjectsError, value: T) -> T {
     fail(error.errno(), error.to_string(), value)
 }
 
+#[cold]
+#[inline(never)]
 fn invalid<T>(what: &str, value: T) -> T {
     fail(libc::EINVAL, format!("{what} is NULL"), value)
 }
@@ -107,7 +109,17 @@ pub unsafe extern "C" fn ff_alloc(region: *mut Handle, bytes: usize) -> *mut c_v
     let Some(region) = (unsafe { region.as_mut() }) else {
         return invalid("the region", null_mut());
     };
-    match region.client.allocate(bytes) {
+    match region.client.allocate_known(bytes) {
+        Some(object) => object.as_ptr().cast(),
+        None => allocate_slowly(region, bytes),
+    }
+}
+
+/// Apart, so that the fast path needs no stack for errors.
+#[cold]
+#[inline(never)]
+fn allocate_slowly(region: &mut Handle, bytes: usize) -> *mut c_void {
+    match region.client.allocate_slowly(bytes) {
         Ok(object) => object.as_ptr().cast(),
         Err(error) => report(&error, null_mut()),
     }
@@ -122,7 +134,15 @@ pub unsafe extern "C" fn ff_free(region: *mut Handle, object: *mut c_void) {
     let Some(object) = NonNull::new(object.cast()) else { return };
     // SAFETY: as above.
     let Some(region) = (unsafe { region.as_mut() }) else { return invalid("the region", ()) };
-    if let Err(error) = region.client.free(object) {
+    if !region.client.free_own(object) {
+        free_slowly(region, object);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn free_slowly(region: &mut Handle, object: NonNull<u8>) {
+    if let Err(error) = region.client.free_slowly(object) {
         report(&error, ());
     }
 }
@@ -272,10 +292,12 @@ pub extern "C" fn ff_error() -> *const c_char {
 /// `struct ff_check_result`.
 #[repr(C)]
 pub struct Counts {
-    objects: u64,
-    free: u64,
+    bytes: u64,
+    bytes_free: u64,
     owned: u64,
+    bytes_owned: u64,
     in_mailboxes: u64,
+    bytes_in_mailboxes: u64,
     lost: u64,
     double_: u64,
     foreign: u64,
@@ -285,10 +307,12 @@ pub struct Counts {
 impl Counts {
     fn of(check: &Check) -> Counts {
         Counts {
-            objects: check.objects,
-            free: check.free,
+            bytes: check.bytes,
+            bytes_free: check.bytes_free,
             owned: check.owned,
+            bytes_owned: check.bytes_owned,
             in_mailboxes: check.in_mailboxes,
+            bytes_in_mailboxes: check.bytes_in_mailboxes,
             lost: check.lost,
             double_: check.double,
             foreign: check.foreign,

@@ -1,4 +1,4 @@
-//! Accounts for every granule and every slot.
+//! Accounts for every byte and every slot.
 
 use std::collections::{HashMap, HashSet};
 use std::thread;
@@ -6,29 +6,37 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::census::{self, Seen};
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, IN_MAILBOX, MAILBOXES, slot_parts};
+use crate::layout::{ClientId, FREE, IN_MAILBOX, MAILBOXES, first_granule, slot_parts, span_of};
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region};
+use crate::span::Span;
+use crate::spans::span;
 use crate::words::Words;
 
-/// What was found. Without damage, `lost`, `double` and `foreign` are 0, and the other counts of objects add up
-/// to `objects`.
+/// What was found. Without damage, `lost`, `double` and `foreign` are 0. `bytes` are those free, owned and in
+/// mailboxes together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// All granules.
-    pub objects: u64,
-    /// Those that no client has.
-    pub free: u64,
-    /// Those that living clients own.
+    /// Bytes for objects.
+    pub bytes: u64,
+    /// Bytes that no object takes.
+    pub bytes_free: u64,
+    /// Objects that living clients own.
     pub owned: u64,
-    /// Those that one slot of one mailbox names.
+    /// Bytes that they take.
+    pub bytes_owned: u64,
+    /// Objects that one slot of one mailbox names.
     pub in_mailboxes: u64,
-    /// Those that belong to mailboxes, and no slot names them.
+    /// Bytes that they take.
+    pub bytes_in_mailboxes: u64,
+    /// Objects of mailboxes that no slot names, and spans of which no client knows.
     pub lost: u64,
-    /// Those that several slots name, or one although they are free.
+    /// Objects that several slots name, and slots that name free memory.
     pub double: u64,
-    /// Those of owners that are not clients, and slots that name no granule.
+    /// Objects of owners that are not clients, owner bytes where no object can begin, slots that name no place for
+    /// objects, spans with impossible words.
     pub foreign: u64,
     /// Dead clients that were recovered before.
     pub clients_recovered: u64,
@@ -38,12 +46,14 @@ pub struct Check {
 const PASSES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is wrong, and with which granule or slot.
+/// What is wrong, and with which granule, span or slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Wrong {
     Lost(u32),
+    LostSpan(u32),
     Double(u32),
     Foreign(u32),
+    ForeignSpan(u32),
     ForeignSlot(usize),
 }
 
@@ -66,9 +76,11 @@ impl<P: Platform> Region<P> {
         }
         let count = |is: fn(&Wrong) -> bool| wrong.iter().filter(|wrong| is(wrong)).count() as u64;
         Ok(Check {
-            lost: count(|wrong| matches!(wrong, Wrong::Lost(_))),
+            lost: count(|wrong| matches!(wrong, Wrong::Lost(_) | Wrong::LostSpan(_))),
             double: count(|wrong| matches!(wrong, Wrong::Double(_))),
-            foreign: count(|wrong| matches!(wrong, Wrong::Foreign(_) | Wrong::ForeignSlot(_))),
+            foreign: count(|wrong| {
+                matches!(wrong, Wrong::Foreign(_) | Wrong::ForeignSpan(_) | Wrong::ForeignSlot(_))
+            }),
             clients_recovered: recovered,
             ..check
         })
@@ -83,37 +95,61 @@ impl Check {
 }
 
 fn pass<P: Platform>(region: &Region<P>) -> Result<(Check, HashSet<Wrong>), ObjectsError> {
-    let mut check = Check { objects: u64::from(region.layout.granules), ..Check::default() };
+    let mut check = Check { bytes: region.layout.span_bytes(), ..Check::default() };
     let mut wrong = HashSet::new();
-    let named = named(region, &mut wrong);
+    let mut named = named(region, &mut wrong);
     let mut is_client = [false; 256];
     for id in ClientId::all().filter(|id| region.is_in_use(*id)) {
         is_client[usize::from(id.number())] = region.is_alive(id)?;
     }
-    for granule in 0..region.layout.granules {
-        let count = named.get(&granule).copied().unwrap_or(0);
-        let owner = region.words.byte(region.layout.owner(granule));
+    census::objects(region, |Seen { granule, owner, bytes }| {
+        let count = named.remove(&granule).unwrap_or(0);
         let found = match owner {
-            FREE if count == 0 => {
-                check.free += 1;
-                continue;
-            }
+            _ if bytes == 0 => Wrong::Foreign(granule),
             IN_MAILBOX if count == 1 => {
                 check.in_mailboxes += 1;
-                continue;
+                check.bytes_in_mailboxes += bytes;
+                return;
             }
             // One slot may name what its client is just sending, or has just received.
             owner if is_client[usize::from(owner)] && count <= 1 => {
                 check.owned += 1;
-                continue;
+                check.bytes_owned += bytes;
+                return;
             }
             IN_MAILBOX if count == 0 => Wrong::Lost(granule),
             _ if count > 0 => Wrong::Double(granule),
             _ => Wrong::Foreign(granule),
         };
         wrong.insert(found);
+    });
+    // Slots that name no object.
+    wrong.extend(named.into_keys().map(Wrong::Double));
+    check.bytes_free = check.bytes.saturating_sub(check.bytes_owned + check.bytes_in_mailboxes);
+    for at in region.layout.spans() {
+        wrong.extend(wrong_span(region, at, &is_client));
     }
     Ok((check, wrong))
+}
+
+/// What is wrong with the word of a span.
+fn wrong_span<P: Platform>(region: &Region<P>, at: u32, is_client: &[bool; 256]) -> Option<Wrong> {
+    let is_known = |client: u8| is_client[usize::from(client)];
+    let Some(found) = span(region, at) else { return Some(Wrong::ForeignSpan(at)) };
+    let is_right = match found {
+        Span::Free => true,
+        Span::Slots { client, .. } => client == 0 || is_known(client),
+        Span::Claimed { client, .. } => is_known(client),
+        Span::Run { client, .. } => {
+            region.words.byte(region.layout.owner(first_granule(at))) != FREE || is_known(client)
+        }
+        Span::Rest { first } => {
+            let run = region.layout.spans().contains(&first).then(|| span(region, first)).flatten();
+            matches!(run, Some(Span::Run { spans, .. })
+                if first < at && at < first.saturating_add(spans))
+        }
+    };
+    (!is_right).then_some(Wrong::LostSpan(at))
 }
 
 /// How many slots name each granule.
@@ -124,7 +160,7 @@ fn named<P: Platform>(region: &Region<P>, wrong: &mut HashSet<Wrong>) -> HashMap
         for slot in (0..region.slots(index)).map(|slot| at.slot(slot)) {
             let word = region.words.word(slot);
             let (_, granule) = slot_parts(word);
-            if word != 0 && granule < region.layout.granules {
+            if word != 0 && region.layout.spans().contains(&span_of(granule)) {
                 *named.entry(granule).or_default() += 1;
             } else if word != 0 {
                 wrong.insert(Wrong::ForeignSlot(slot));

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::ObjectsError;
 use crate::heap::Heap;
-use crate::layout::{ClientId, GRANULE_BYTES, READY};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, READY, SPAN_BYTES, span_of};
 use crate::liveness::Liveness;
 use crate::mailbox::{self, Ends, Mailbox};
 use crate::recovery::give_back;
 use crate::region::{Node, Platform, Region};
+use crate::sizes::Class;
+use crate::span::Span;
+use crate::spans::span;
 use crate::words::Words;
 
 /// How long to wait.
@@ -91,16 +94,31 @@ impl<P: Platform> Client<P> {
         &self.region
     }
 
-    /// Allocates an object. Its bytes are what the last owner left.
+    /// Allocates an object of any size, at a multiple of 16. Its bytes are what the last owner left.
     ///
     /// # Errors
-    /// [`ObjectsError::TooLarge`], [`ObjectsError::Full`].
+    /// [`ObjectsError::Full`], [`ObjectsError::NoRun`].
     #[inline]
     pub fn allocate(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
-        if bytes as u64 > GRANULE_BYTES {
-            return Err(ObjectsError::TooLarge { bytes });
+        match self.allocate_known(bytes) {
+            Some(object) => Ok(object),
+            None => self.allocate_slowly(bytes),
         }
-        let granule = self.heap.allocate(&self.region)?;
+    }
+
+    /// Allocates from a list of free slots, if there is one.
+    #[inline]
+    pub(crate) fn allocate_known(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let granule = self.heap.allocate_known(&self.region, Class::of(bytes)?)?;
+        Some(self.pointer(granule))
+    }
+
+    #[cold]
+    pub(crate) fn allocate_slowly(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
+        let granule = match Class::of(bytes) {
+            Some(class) => self.heap.allocate(&self.region, class)?,
+            None => self.heap.allocate_run(&self.region, bytes)?,
+        };
         Ok(self.pointer(granule))
     }
 
@@ -110,8 +128,23 @@ impl<P: Platform> Client<P> {
     /// [`ObjectsError::NotOwned`].
     #[inline]
     pub fn free(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
+        match self.free_own(object) {
+            true => Ok(()),
+            false => self.free_slowly(object),
+        }
+    }
+
+    /// Frees an object of the client that lies in one of its own spans.
+    #[inline]
+    pub(crate) fn free_own(&mut self, object: NonNull<u8>) -> bool {
+        let offset = (object.addr().get() as u64).wrapping_sub(self.address);
+        self.heap.free_own(&self.region, offset)
+    }
+
+    #[cold]
+    pub(crate) fn free_slowly(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
         let granule = self.owned(object, "free")?;
-        self.heap.free(&self.region, granule);
+        self.heap.free_other(&self.region, granule);
         Ok(())
     }
 
@@ -120,7 +153,17 @@ impl<P: Platform> Client<P> {
     /// # Errors
     /// [`ObjectsError::NotOwned`].
     pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize, ObjectsError> {
-        self.owned(object, "measure").map(|_| GRANULE_BYTES as usize)
+        let granule = self.owned(object, "measure")?;
+        let bytes = match span(&self.region, span_of(granule)) {
+            Some(Span::Slots { class, .. }) => class.bytes(),
+            Some(Span::Run { spans, .. }) => u64::from(spans) * SPAN_BYTES,
+            other => {
+                return Err(self
+                    .region
+                    .damaged(format!("an object lies in a span that is {other:?}")));
+            }
+        };
+        Ok(bytes as usize)
     }
 
     /// A reference to an object, which is valid in every process: its distance from the beginning of the region,
@@ -141,7 +184,10 @@ impl<P: Platform> Client<P> {
         let within =
             Some(reference ^ self.tag()).filter(|offset| *offset < self.region.header.bytes);
         let granule = within.and_then(|offset| self.region.layout.granule_at(offset));
+        let is_one =
+            |granule: &u32| self.region.words.byte(self.region.layout.owner(*granule)) != FREE;
         granule
+            .filter(is_one)
             .map(|granule| self.pointer(granule))
             .ok_or(ObjectsError::ForeignReference { reference })
     }
@@ -180,6 +226,7 @@ impl<P: Platform> Client<P> {
     ) -> Result<bool, ObjectsError> {
         let granule = self.owned(object, "send")?;
         let (region, id) = (&self.region, self.id);
+        self.heap.count_sent();
         let ends = &mut self.mailboxes[mailbox.0];
         if ends.send(region, id, granule)? {
             return Ok(true);
@@ -199,11 +246,11 @@ impl<P: Platform> Client<P> {
         mailbox: Mailbox,
         timeout: Timeout,
     ) -> Result<Option<NonNull<u8>>, ObjectsError> {
-        let (region, id) = (&self.region, self.id);
+        let (region, heap) = (&self.region, &mut self.heap);
         let ends = &mut self.mailboxes[mailbox.0];
-        let mut granule = ends.receive(region, id)?;
+        let mut granule = ends.receive(region, heap)?;
         if granule.is_none() {
-            granule = wait(region, ends, timeout, |ends| ends.receive(region, id))?;
+            granule = wait(region, ends, timeout, |ends| ends.receive(region, heap))?;
         }
         Ok(granule.map(|granule| self.pointer(granule)))
     }
@@ -220,11 +267,12 @@ impl<P: Platform> Client<P> {
     fn owned(&self, object: NonNull<u8>, doing: &'static str) -> Result<u32, ObjectsError> {
         let pointer = object.addr().get();
         let offset = (pointer as u64).wrapping_sub(self.address);
-        let layout = &self.region.layout;
-        let is_ours =
-            |granule: &u32| self.region.words.byte(layout.owner(*granule)) == self.id.number();
-        let granule = layout.granule_at(offset).filter(is_ours);
-        granule.ok_or(ObjectsError::NotOwned { doing, pointer })
+        // No object begins where the owner byte is not an owner's: in the middle of one, or in a table.
+        let owner = self.region.words.byte_within(self.region.layout.owner_of_offset(offset));
+        match owner == Some(self.id.number()) {
+            true => Ok((offset / GRANULE_BYTES) as u32),
+            false => Err(ObjectsError::NotOwned { doing, pointer }),
+        }
     }
 }
 

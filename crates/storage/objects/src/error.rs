@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use farfork_sys::words;
 
-use crate::layout::{
-    CLIENTS, GRANULE_BYTES, LARGEST_BYTES, MAILBOXES, MOST_SLOTS, NAME_BYTES, SMALLEST_BYTES,
-};
+use crate::layout::{CLIENTS, LARGEST_BYTES, MAILBOXES, MOST_SLOTS, NAME_BYTES, SMALLEST_BYTES};
 
 /// The message of each error says what was done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
@@ -115,15 +113,16 @@ pub enum ObjectsError {
         /// Number of living clients.
         clients: usize,
     },
-    /// No object of this size can be allocated.
+    /// No run of free spans is long enough.
     #[error(
-        "cannot allocate an object of {bytes} bytes: objects have at most {GRANULE_BYTES} bytes so far"
+        "cannot allocate an object of {bytes} bytes: the region has no free space of this length; free \
+         objects, or make a larger region"
     )]
-    TooLarge {
+    NoRun {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// No granule is free.
+    /// No slot is free.
     #[error("cannot allocate an object: the region is full; free objects, or make a larger region")]
     Full,
     /// The client does not own what it passed.
@@ -226,11 +225,10 @@ impl ObjectsError {
             ObjectsError::AddressTaken { .. } => libc::EADDRINUSE,
             ObjectsError::ClientsFull { .. } => libc::EUSERS,
             ObjectsError::InUse { .. } | ObjectsError::RoleTaken { .. } => libc::EBUSY,
-            ObjectsError::Full => libc::ENOMEM,
+            ObjectsError::Full | ObjectsError::NoRun { .. } => libc::ENOMEM,
             ObjectsError::MailboxesFull { .. } => libc::ENOSPC,
             ObjectsError::BadSize { .. }
             | ObjectsError::NotARegion { .. }
-            | ObjectsError::TooLarge { .. }
             | ObjectsError::NotOwned { .. }
             | ObjectsError::ForeignReference { .. }
             | ObjectsError::BadName { .. }

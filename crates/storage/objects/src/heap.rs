@@ -1,171 +1,384 @@
-//! What one client allocates from: its spans, and a private list of their free granules.
+//! What one client allocates from: its spans, and private lists of their free slots.
 //!
-//! The list may lack free granules (other clients free objects by their owner bytes alone), but never
-//! contains one that is not free: only the client of a span allocates in it.
+//! ```text
+//!  allocate ◄── free ◄── freed ◄── free, of objects in own spans ──► forgotten beyond some
+//!                 ▲
+//!                 └── look at owner bytes ◄── own spans ◄── claim
+//! ```
+//! Invariants:
+//! 1. A list may lack free slots (other clients free objects by their owner bytes alone), but never contains
+//!    one that is not free, or one twice: only the client of a span allocates in it, and owner bytes are looked
+//!    at only while both lists of their class are empty.
+//! 2. What is freed is allocated again only when the other list is empty. So an allocation does not wait
+//!    for the stores of the free before it. Of many freed slots most are forgotten and found again by a look, in
+//!    the order of their addresses, which caches reward.
+//! 3. A span is marked in shared memory before the client claims it, and before it receives an object in it.
 
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, Layout, SPAN_GRANULES};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_BYTES, first_granule, span_of};
 use crate::recovery::recover_dead;
-use crate::region::{Platform, Region};
+use crate::region::{Platform, Region, has_fault};
+use crate::runs;
+use crate::sizes::Class;
+use crate::spans;
 use crate::words::Words;
 
-/// Own spans that are looked through before a new one is claimed.
-const LOOKED_THROUGH: usize = 8;
-/// A look is worth it from so many granules on.
+/// Own spans are looked at if one of so many of their slots may be free. Else a new span is claimed.
+const PER_FREE: usize = 8;
+/// Slots that a look gathers. So many objects of 64 bytes, their owner bytes and the list fit a first-level cache.
+const GATHERED: usize = 128;
+/// A look is worth it from so many slots on.
 const WORTH: usize = 64;
-/// Spans' worth of free granules that a client keeps at most, if the region has enough of them.
+/// Freed slots that are remembered.
+const FREED: usize = 256;
+/// Spans' worth of free slots of a class that a client keeps, if the region has enough of them.
 const KEPT_SPANS: u32 = 16;
+/// In [`Heap::kinds`]: 0, 1 + class of an own span, or that another span is marked.
+const MARKED: u8 = 0x80;
+/// A power of two beyond all classes, so that an index below it needs no other check.
+const LISTS: usize = 64;
+
+/// Free slots of one class.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Lists {
+    free: Vec<u32>,
+    freed: Vec<u32>,
+}
+
+/// The spans of one class.
+#[derive(Debug)]
+struct Bin {
+    spans: Vec<u32>,
+    /// Where the next look begins: index of a span, and slot in it.
+    at: (usize, u32),
+    /// A look goes on until it has so many slots.
+    worth: usize,
+    /// Slots in these spans that may be free and are in no list, unless others freed them.
+    forgotten: usize,
+    /// [`Heap::sent`] before the last complete look.
+    sent: usize,
+    /// More forgotten slots than this, and empty spans are given back.
+    most_forgotten: usize,
+}
 
 /// The private part of a client's allocator.
 #[derive(Debug)]
 pub(crate) struct Heap {
     id: ClientId,
-    free: Vec<u32>,
-    spans: Vec<u32>,
-    /// For each span of the region, whether it is ours.
-    is_own: Vec<bool>,
-    /// Where the next look through the own spans begins.
-    next: usize,
+    kinds: Box<[u8]>,
+    lists: Box<[Lists; LISTS]>,
+    bins: Box<[Bin]>,
     /// Where the next look for a span begins.
     next_span: u32,
-    /// More free granules than this, and empty spans are given back.
-    most_free: usize,
+    /// Objects sent: others may have freed so many in own spans.
+    sent: usize,
 }
 
 impl Heap {
     pub(crate) fn new(id: ClientId, layout: &Layout) -> Heap {
+        let bin = |class: Class| Bin {
+            spans: Vec::new(),
+            at: (0, 0),
+            worth: WORTH.min(class.slots() as usize / 2),
+            forgotten: 0,
+            sent: 0,
+            most_forgotten: least_kept(layout, class),
+        };
+        let mut lists = Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; LISTS]);
+        for class in Class::all() {
+            let count = FREED.min(2 * class.slots() as usize);
+            lists[class.index()].freed = Vec::with_capacity(count);
+        }
         Heap {
             id,
-            free: Vec::with_capacity(2 * SPAN_GRANULES as usize),
-            spans: Vec::new(),
-            is_own: vec![false; layout.spans as usize],
-            next: 0,
-            next_span: 0,
-            most_free: least_kept(layout),
+            lists,
+            bins: Class::all().map(bin).collect(),
+            kinds: vec![0; layout.end_span as usize].into(),
+            next_span: layout.first_span,
+            sent: 0,
         }
     }
 
-    /// Takes a free granule.
+    /// The client.
     #[inline]
+    pub(crate) fn id(&self) -> ClientId {
+        self.id
+    }
+
+    /// Takes a free slot, if one is known.
+    #[inline]
+    pub(crate) fn allocate_known<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+    ) -> Option<u32> {
+        let granule = self.lists[class.index() % LISTS].free.pop()?;
+        // Commits. Killed before, the slot is free; after, it is a dead client's.
+        region.words.set_byte(region.layout.owner(granule), self.id.number());
+        Some(granule)
+    }
+
+    /// Takes a free slot.
+    #[cold]
     pub(crate) fn allocate<P: Platform>(
         &mut self,
         region: &Region<P>,
+        class: Class,
     ) -> Result<u32, ObjectsError> {
-        if self.free.is_empty() {
-            self.refill(region)?;
+        self.refill(region, class)?;
+        if let Some(granule) = self.allocate_known(region, class) {
+            return Ok(granule);
         }
-        let granule = self.free.pop().ok_or(ObjectsError::Full)?;
-        // Commits. Killed before, the granule is free; after, it is a dead client's.
-        region.words.set_byte(region.layout.owner(granule), self.id.number());
-        Ok(granule)
+        // Rather a slot that is too large than none.
+        for class in class.and_larger() {
+            self.look_at_all(region, class);
+            if !self.has_free(class) {
+                self.claim(region, class);
+            }
+            if let Some(granule) = self.allocate_known(region, class) {
+                return Ok(granule);
+            }
+        }
+        Err(ObjectsError::Full)
     }
 
-    /// Gives back a granule that the client owns.
+    /// Gives back an object of the client in one of its own spans; returns whether there is one at this offset.
     #[inline]
-    pub(crate) fn free<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
+    pub(crate) fn free_own<P: Platform>(&mut self, region: &Region<P>, offset: u64) -> bool {
+        let Some(kind) = self.kinds.get((offset / SPAN_BYTES) as usize) else { return false };
+        let class = usize::from(kind.wrapping_sub(1));
+        if class >= LISTS || !offset.is_multiple_of(GRANULE_BYTES) {
+            return false;
+        }
+        let granule = (offset / GRANULE_BYTES) as u32;
         // Commits.
-        region.words.set_byte(region.layout.owner(granule), FREE);
-        if self.is_own[(granule / SPAN_GRANULES) as usize] {
-            self.free.push(granule);
-            if self.free.len() > self.most_free {
-                self.give_back_spans(region);
-            }
+        if !region.words.replace_own_byte(region.layout.owner(granule), self.id.number(), FREE) {
+            return false;
+        }
+        let freed = &mut self.lists[class].freed;
+        if freed.len() < freed.capacity() {
+            freed.push(granule);
+        } else {
+            self.forget(region, granule);
+        }
+        true
+    }
+
+    /// Gives back an object that the client owns, in a span of another client or in whole spans.
+    #[cold]
+    pub(crate) fn free_other<P: Platform>(&self, region: &Region<P>, granule: u32) {
+        if !runs::free(region, self.id, granule) {
+            // Commits. The client of the span finds it.
+            region.words.set_byte(region.layout.owner(granule), FREE);
+        }
+    }
+
+    /// Counts an object that another client may free.
+    #[inline]
+    pub(crate) fn count_sent(&mut self) {
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Sees to it that a recovery finds what the client is about to own in a span.
+    #[inline]
+    pub(crate) fn mark<P: Platform>(&mut self, region: &Region<P>, span: u32) {
+        if self.kinds[span as usize] == 0 {
+            self.mark_anew(region, span);
         }
     }
 
     #[cold]
-    fn refill<P: Platform>(&mut self, region: &Region<P>) -> Result<(), ObjectsError> {
-        for _ in 0..LOOKED_THROUGH.min(self.spans.len()) {
-            self.look_through_next(region);
-            if self.free.len() >= WORTH {
-                return Ok(());
-            }
-        }
-        if self.claim_spans(region) {
+    fn mark_anew<P: Platform>(&mut self, region: &Region<P>, span: u32) {
+        spans::mark(region, self.id, span);
+        self.kinds[span as usize] = MARKED;
+    }
+
+    fn refill<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+    ) -> Result<(), ObjectsError> {
+        self.take_freed(class);
+        if self.has_free(class) {
             return Ok(());
         }
-        self.look_through_all(region);
-        if self.free.is_empty() && recover_dead(region)? > 0 {
-            self.claim_spans(region);
-            self.look_through_all(region);
+        let bin = &self.bins[class.index()];
+        let may_be_free = bin.forgotten + self.sent.wrapping_sub(bin.sent);
+        let slots = bin.spans.len() * class.slots() as usize;
+        if may_be_free > 0 && may_be_free >= slots / PER_FREE {
+            self.look_at(region, class, bin.spans.len());
+        }
+        if self.has_free(class) || self.claim(region, class) {
+            return Ok(());
+        }
+        self.look_at_all(region, class);
+        if self.has_free(class) {
+            return Ok(());
+        }
+        let recovered = recover_dead(region)?;
+        self.give_back_all(region);
+        if !self.claim(region, class) && recovered > 0 {
+            self.look_at_all(region, class);
         }
         Ok(())
     }
 
-    fn look_through_next<P: Platform>(&mut self, region: &Region<P>) {
-        self.next = (self.next + 1) % self.spans.len();
-        self.look_through(region, self.spans[self.next]);
+    fn has_free(&self, class: Class) -> bool {
+        !self.lists[class.index()].free.is_empty()
     }
 
-    /// Starts with an empty list, so that no granule is in it twice.
-    fn look_through_all<P: Platform>(&mut self, region: &Region<P>) {
-        self.free.clear();
-        for index in 0..self.spans.len() {
-            self.look_through(region, self.spans[index]);
+    fn take_freed(&mut self, class: Class) {
+        let Lists { free, freed } = &mut self.lists[class.index()];
+        free.append(freed);
+    }
+
+    /// Looks at all own spans, if nothing is in the lists.
+    fn look_at_all<P: Platform>(&mut self, region: &Region<P>, class: Class) {
+        self.take_freed(class);
+        let count = self.bins[class.index()].spans.len();
+        if count > 0 && !self.has_free(class) {
+            self.look_at(region, class, count);
         }
     }
 
-    fn look_through<P: Platform>(&mut self, region: &Region<P>, span: u32) {
-        let first = span * SPAN_GRANULES;
-        for granule in (first..first + SPAN_GRANULES).step_by(8) {
-            let mut bytes = region.words.word(region.layout.owner(granule));
-            for granule in granule..granule + 8 {
-                if bytes as u8 == FREE {
-                    self.free.push(granule);
+    /// Looks at so many own spans for free slots, in a circle, until there are enough. None of these spans has slots in the lists.
+    fn look_at<P: Platform>(&mut self, region: &Region<P>, class: Class, count: usize) {
+        let (bin, free) = (&mut self.bins[class.index()], &mut self.lists[class.index()].free);
+        let (slots, granules) = (class.slots(), class.granules());
+        if bin.spans.is_empty() {
+            return;
+        }
+        let (_, begin) = bin.at;
+        for turn in 0..=count {
+            let (index, slot) = bin.at;
+            // The last turn ends where the first one began.
+            let end = if turn == count { begin } else { slots };
+            let first = first_granule(bin.spans[index]);
+            for slot in slot..end {
+                let granule = first + slot * granules;
+                if region.words.byte(region.layout.owner(granule)) == FREE {
+                    free.push(granule);
+                    bin.forgotten = bin.forgotten.saturating_sub(1);
                 }
-                bytes >>= 8;
+                if free.len() >= GATHERED {
+                    bin.at = (index, slot + 1);
+                    // From low to high addresses.
+                    return free.reverse();
+                }
+            }
+            if turn < count {
+                bin.at = ((index + 1) % bin.spans.len(), 0);
+            }
+            if free.len() >= bin.worth {
+                return free.reverse();
             }
         }
+        if count == bin.spans.len() {
+            (bin.forgotten, bin.sent) = (0, self.sent);
+        }
+        free.reverse();
     }
 
-    /// Claims spans until one has a free granule; returns whether one has.
-    fn claim_spans<P: Platform>(&mut self, region: &Region<P>) -> bool {
-        let (count, number) = (region.layout.spans, self.id.number());
-        for _ in 0..count {
+    /// Claims spans until one has a free slot; returns whether one has.
+    fn claim<P: Platform>(&mut self, region: &Region<P>, class: Class) -> bool {
+        let layout = &region.layout;
+        for _ in layout.spans() {
             let span = self.next_span;
-            self.next_span = (span + 1) % count;
-            let at = region.layout.span(span);
-            if region.words.byte(at) == FREE && region.words.claim_byte(at, FREE, number) {
-                self.spans.push(span);
-                self.is_own[span as usize] = true;
-                self.look_through(region, span);
-                if !self.free.is_empty() {
-                    return true;
-                }
+            self.next_span = if span + 1 == layout.end_span { layout.first_span } else { span + 1 };
+            if !spans::is_to_be_had(region, span, class) {
+                continue;
+            }
+            if !has_fault!(P, ClaimMarksLast) {
+                self.mark(region, span);
+            }
+            if !spans::claim(region, self.id, span, class) {
+                continue;
+            }
+            self.mark(region, span);
+            self.kinds[span as usize] = class.number() + 1;
+            let bin = &mut self.bins[class.index()];
+            bin.at = (bin.spans.len(), 0);
+            bin.spans.push(span);
+            bin.forgotten += class.slots() as usize;
+            self.look_at(region, class, 1);
+            if self.has_free(class) {
+                return true;
             }
         }
         false
     }
 
-    /// Gives back spans that are empty, and forgets their granules first.
     #[cold]
-    fn give_back_spans<P: Platform>(&mut self, region: &Region<P>) {
-        let mut empty: Vec<u32> = self.spans.clone();
-        empty.retain(|span| is_empty(region, *span));
-        // One stays, so that an allocation that follows needs no claim.
-        empty.pop();
+    fn forget<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
+        let kind = self.kinds[span_of(granule) as usize];
+        let Some(class) = kind.checked_sub(1).and_then(Class::new) else { return };
+        let freed = &mut self.lists[class.index()].freed;
+        let bin = &mut self.bins[class.index()];
+        bin.forgotten += freed.len();
+        freed.clear();
+        freed.push(granule);
+        if bin.forgotten > bin.most_forgotten {
+            self.give_back(region, class, 1);
+            // What is not given back is not looked at again soon.
+            let bin = &mut self.bins[class.index()];
+            bin.most_forgotten = least_kept(&region.layout, class).max(2 * bin.forgotten);
+        }
+    }
+
+    /// Gives back all empty spans.
+    fn give_back_all<P: Platform>(&mut self, region: &Region<P>) {
+        for class in Class::all() {
+            self.give_back(region, class, 0);
+        }
+    }
+
+    /// Gives back all empty spans of a class but some, and forgets their slots first. One that stays spares the next
+    /// allocation a claim.
+    fn give_back<P: Platform>(&mut self, region: &Region<P>, class: Class, stay: usize) {
+        self.take_freed(class);
+        let Heap { bins, lists, kinds, id, .. } = self;
+        let (bin, free) = (&mut bins[class.index()], &mut lists[class.index()].free);
+        let mut empty: Vec<u32> = bin.spans.clone();
+        empty.retain(|span| spans::is_empty(region, *span));
+        empty.truncate(empty.len().min(bin.spans.len().saturating_sub(stay)));
         for span in &empty {
-            self.is_own[*span as usize] = false;
+            kinds[*span as usize] = 0;
         }
-        let is_own = &self.is_own;
-        self.free.retain(|granule| is_own[(granule / SPAN_GRANULES) as usize]);
-        self.spans.retain(|span| is_own[*span as usize]);
-        self.next = 0;
+        free.retain(|granule| kinds[span_of(*granule) as usize] != 0);
+        bin.spans.retain(|span| kinds[*span as usize] != 0);
+        bin.at = (0, 0);
+        bin.forgotten = bin.forgotten.min(bin.spans.len() * class.slots() as usize);
         for span in empty {
-            region.words.set_byte(region.layout.span(span), FREE);
+            spans::give_back(region, *id, span);
         }
-        // What is not given back is not looked at again soon.
-        self.most_free = least_kept(&region.layout).max(2 * self.free.len());
+    }
+
+    /// Takes whole spans.
+    pub(crate) fn allocate_run<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        bytes: usize,
+    ) -> Result<u32, ObjectsError> {
+        if let Some(granule) = self.try_run(region, bytes) {
+            return Ok(granule);
+        }
+        recover_dead(region)?;
+        self.give_back_all(region);
+        spans::free_left(region);
+        self.try_run(region, bytes).ok_or(ObjectsError::NoRun { bytes })
+    }
+
+    fn try_run<P: Platform>(&mut self, region: &Region<P>, bytes: usize) -> Option<u32> {
+        let kinds = &mut self.kinds;
+        let mut is_marked = |span: u32, is: bool| {
+            kinds[span as usize] = if is { MARKED } else { 0 };
+        };
+        runs::allocate(region, self.id, &mut is_marked, bytes)
     }
 }
 
-fn is_empty<P: Platform>(region: &Region<P>, span: u32) -> bool {
-    let first = span * SPAN_GRANULES;
-    let mut words = (first..first + SPAN_GRANULES).step_by(8);
-    words.all(|granule| region.words.word(region.layout.owner(granule)) == 0)
-}
-
-fn least_kept(layout: &Layout) -> usize {
-    let spans = (layout.spans / 8).clamp(1, KEPT_SPANS);
-    (spans * SPAN_GRANULES) as usize
+fn least_kept(layout: &Layout, class: Class) -> usize {
+    let spans = ((layout.end_span - layout.first_span) / 32).clamp(1, KEPT_SPANS);
+    (spans * class.slots()) as usize
 }

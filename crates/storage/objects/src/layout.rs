@@ -5,24 +5,27 @@
 //!            0  magic "FFREGION"         8  version, u32          12  0, u32
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
 //!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
-//!    4096  clients 1 to 126, 64 bytes each
+//!    4096  clients 1 to 126, 256 bytes each
 //!            0  state: 0 free, 1 in use, 2 being given back        8  pid        16  0 …
-//!   12288  mailboxes, 32 times 8,448 bytes
+//!   36864  mailboxes, 32 times 8,448 bytes
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
 //!           64  client that sends       72  next to send          80  0 …
 //!          128  client that receives   136  next to receive      144  0 …
 //!          256  slots, 1,024 words: 0 empty, else sequence << 32 | granule + 1
-//!  282624  clients that have the spans, a byte each
-//!       …  owner bytes, a byte for each granule    (begins at a multiple of 64)
-//!       …  granules, 64 bytes each                 (begins at a multiple of 65,536)
+//!  307200  spans, a word for each 65,536 bytes of the region, see `span.rs`
+//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
+//!       …  spans of 65,536 bytes                   (the first begins at a multiple of 65,536)
+//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)
 //! ```
-//! All numbers are little-endian. The number of spans follows from the size of the region: as many as fit
-//! with their bytes of owners. Words are 64 bits unless stated otherwise.
+//! All numbers are little-endian. Words are 64 bits unless stated otherwise. Spans and granules are counted
+//! from the beginning of the region, so that an address gives both by a shift. What lies before the first
+//! span has owner bytes, too; they are always 0. As the owner bytes end where the region ends, one
+//! comparison shows whether an address lies in the region.
 
-/// Bytes of a granule.
-pub const GRANULE_BYTES: u64 = 64;
+/// Bytes of a granule, the unit in which objects are addressed.
+pub const GRANULE_BYTES: u64 = 16;
 /// Granules of a span.
-pub const SPAN_GRANULES: u32 = 1024;
+pub const SPAN_GRANULES: u32 = 4096;
 /// Bytes of a span.
 pub const SPAN_BYTES: u64 = GRANULE_BYTES * SPAN_GRANULES as u64;
 /// Most clients at a time.
@@ -33,9 +36,9 @@ pub const MAILBOXES: usize = 32;
 pub const MOST_SLOTS: u64 = 1024;
 /// Most bytes of a mailbox's name.
 pub const NAME_BYTES: usize = 48;
-/// Owner byte of a granule that is free.
+/// Owner byte of a granule at which no object begins.
 pub const FREE: u8 = 0;
-/// Owner byte of a granule that is in a mailbox.
+/// Owner byte of an object that is in a mailbox.
 pub const IN_MAILBOX: u8 = 255;
 /// State of a mailbox that can be used, and of a client that has its id.
 pub const READY: u64 = 1;
@@ -44,10 +47,10 @@ pub const LEAVING: u64 = 2;
 /// Smallest region.
 pub const SMALLEST_BYTES: u64 = 1 << 20;
 /// Largest region.
-pub const LARGEST_BYTES: u64 = 128 << 30;
+pub const LARGEST_BYTES: u64 = 64 << 30;
 
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// First bytes of a region.
@@ -55,8 +58,8 @@ pub const MAGIC: &[u8; 8] = b"FFREGION";
 const CHECKSUM_AT: usize = HEADER_BYTES - 4;
 
 const CLIENTS_AT: usize = 4096;
-const CLIENT_BYTES: usize = 64;
-const MAILBOXES_AT: usize = 12_288;
+const CLIENT_BYTES: usize = 256;
+const MAILBOXES_AT: usize = 36_864;
 const MAILBOX_BYTES: usize = 8448;
 const SPANS_AT: usize = MAILBOXES_AT + MAILBOXES * MAILBOX_BYTES;
 
@@ -75,7 +78,7 @@ impl ClientId {
         (1..=CLIENTS).map(ClientId)
     }
 
-    /// Its number, which is the owner byte of its granules.
+    /// Its number, which is the owner byte of its objects.
     #[inline]
     pub fn number(self) -> u8 {
         self.0
@@ -146,12 +149,13 @@ fn number(bytes: &[u8]) -> u64 {
 /// Where everything lies, in bytes from the beginning of the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Number of spans.
-    pub spans: u32,
-    /// Number of granules.
-    pub granules: u32,
+    /// Number of the first span.
+    pub first_span: u32,
+    /// Number after that of the last span.
+    pub end_span: u32,
+    /// Words of a client's marks.
+    mark_words: usize,
     owners_at: usize,
-    data_at: usize,
 }
 
 impl Layout {
@@ -161,27 +165,32 @@ impl Layout {
         if !is_valid || !(SMALLEST_BYTES..=LARGEST_BYTES).contains(&bytes) {
             return None;
         }
-        let mut spans = bytes / SPAN_BYTES;
-        while Layout::end(spans) > bytes {
-            spans -= 1;
-        }
-        let owners_at = Layout::owners_at(spans);
-        let data_at = Layout::data_at(spans);
-        let granules = spans as u32 * SPAN_GRANULES;
-        Some(Layout { spans: spans as u32, granules, owners_at, data_at })
+        let owners_at = bytes - bytes / GRANULE_BYTES;
+        let end_span = owners_at / SPAN_BYTES;
+        let mark_words = end_span.div_ceil(64) as usize;
+        let mut layout = Layout {
+            first_span: 0,
+            end_span: end_span as u32,
+            mark_words,
+            owners_at: owners_at as usize,
+        };
+        let end_of_tables = layout.marks_at() + 8 * mark_words * usize::from(CLIENTS);
+        layout.first_span = end_of_tables.div_ceil(SPAN_BYTES as usize) as u32;
+        (layout.first_span < layout.end_span).then_some(layout)
     }
 
-    fn owners_at(spans: u64) -> usize {
-        (SPANS_AT + spans as usize).next_multiple_of(64)
+    fn marks_at(&self) -> usize {
+        SPANS_AT + 8 * self.end_span as usize
     }
 
-    fn data_at(spans: u64) -> usize {
-        let owners = spans as usize * SPAN_GRANULES as usize;
-        (Layout::owners_at(spans) + owners).next_multiple_of(SPAN_BYTES as usize)
+    /// Numbers of all spans.
+    pub fn spans(&self) -> std::ops::Range<u32> {
+        self.first_span..self.end_span
     }
 
-    fn end(spans: u64) -> u64 {
-        Layout::data_at(spans) as u64 + spans * SPAN_BYTES
+    /// Bytes of all spans.
+    pub fn span_bytes(&self) -> u64 {
+        u64::from(self.end_span - self.first_span) * SPAN_BYTES
     }
 
     /// State of a client.
@@ -200,32 +209,64 @@ impl Layout {
         MailboxLayout(MAILBOXES_AT + MAILBOX_BYTES * index)
     }
 
-    /// Client of a span.
+    /// Word of a span.
     #[inline]
     pub(crate) fn span(&self, span: u32) -> usize {
-        SPANS_AT + span as usize
+        SPANS_AT + 8 * span as usize
     }
 
-    /// Owner byte of a granule.
+    /// Word of a client's marks that has the bit of a span.
+    pub(crate) fn mark(&self, id: ClientId, span: u32) -> usize {
+        self.marks(id, span as usize / 64)
+    }
+
+    /// Word `word` of a client's marks.
+    pub(crate) fn marks(&self, id: ClientId, word: usize) -> usize {
+        self.marks_at() + 8 * (self.mark_words * usize::from(id.number() - 1) + word)
+    }
+
+    /// Words of a client's marks.
+    pub(crate) fn mark_words(&self) -> usize {
+        self.mark_words
+    }
+
+    /// Owner byte of a granule. Beyond the region if the granule is.
     #[inline]
     pub(crate) fn owner(&self, granule: u32) -> usize {
         self.owners_at + granule as usize
     }
 
+    /// Owner byte of what begins at a byte. Beyond every region if nothing can begin there.
+    #[inline]
+    pub(crate) fn owner_of_offset(&self, offset: u64) -> usize {
+        // The lowest four bits become the highest ones.
+        self.owners_at.saturating_add(offset.rotate_right(4) as usize)
+    }
+
     /// First byte of a granule.
     #[inline]
     pub(crate) fn granule(&self, granule: u32) -> u64 {
-        self.data_at as u64 + GRANULE_BYTES * u64::from(granule)
+        GRANULE_BYTES * u64::from(granule)
     }
 
-    /// The granule that begins at this byte.
-    #[inline]
+    /// The granule that begins at this byte of a span.
     pub(crate) fn granule_at(&self, offset: u64) -> Option<u32> {
-        let within = offset.checked_sub(self.data_at as u64)?;
-        let granule = within / GRANULE_BYTES;
-        let is_one = within.is_multiple_of(GRANULE_BYTES) && granule < u64::from(self.granules);
-        is_one.then_some(granule as u32)
+        let granule = u32::try_from(offset / GRANULE_BYTES).ok()?;
+        let is_one = offset.is_multiple_of(GRANULE_BYTES);
+        (is_one && self.spans().contains(&span_of(granule))).then_some(granule)
     }
+}
+
+/// The span of a granule.
+#[inline]
+pub(crate) fn span_of(granule: u32) -> u32 {
+    granule / SPAN_GRANULES
+}
+
+/// The first granule of a span.
+#[inline]
+pub(crate) fn first_granule(span: u32) -> u32 {
+    span * SPAN_GRANULES
 }
 
 /// Where a mailbox's words lie.
@@ -290,7 +331,7 @@ mod tests {
     fn the_header_lies_as_drawn() {
         let bytes = HEADER.encode();
         assert_eq!(&bytes[..8], b"FFREGION");
-        assert_eq!(bytes[8..16], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[8..16], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[16..24], (8u64 << 20).to_le_bytes());
         assert_eq!(bytes[24..32], 0x2000_4000_0000u64.to_le_bytes());
         assert_eq!(bytes[32..48], [7; 16]);
@@ -322,13 +363,16 @@ mod tests {
         assert_eq!((layout.client(first), layout.client_pid(first)), (4096, 4104));
         assert!(layout.client(last) + CLIENT_BYTES <= MAILBOXES_AT);
         let mailbox = layout.mailbox(0);
-        assert_eq!((mailbox.state(), mailbox.slots(), mailbox.name(0)), (12_288, 12_296, 12_304));
-        assert_eq!((mailbox.sender() - 12_288, mailbox.tail() - 12_288), (64, 72));
-        assert_eq!((mailbox.receiver() - 12_288, mailbox.head() - 12_288), (128, 136));
-        assert_eq!(mailbox.slot(0) - 12_288, 256);
+        assert_eq!((mailbox.state(), mailbox.slots(), mailbox.name(0)), (36_864, 36_872, 36_880));
+        assert_eq!((mailbox.sender() - 36_864, mailbox.tail() - 36_864), (64, 72));
+        assert_eq!((mailbox.receiver() - 36_864, mailbox.head() - 36_864), (128, 136));
+        assert_eq!(mailbox.slot(0) - 36_864, 256);
         assert_eq!(mailbox.slot(MOST_SLOTS), layout.mailbox(1).state());
-        assert_eq!(layout.mailbox(MAILBOXES - 1).slot(MOST_SLOTS), 282_624);
-        assert_eq!(layout.span(0), 282_624);
+        assert_eq!(layout.mailbox(MAILBOXES - 1).slot(MOST_SLOTS), 307_200);
+        assert_eq!(layout.span(0), 307_200);
+        assert_eq!(layout.marks(first, 0), layout.span(layout.end_span));
+        assert_eq!(layout.marks(last, 0) - layout.marks(first, 0), 8 * 125);
+        assert_eq!((layout.spans(), layout.owner(0)), (5..15, 983_040));
     }
 
     #[test]
@@ -336,17 +380,24 @@ mod tests {
         let sizes = (SMALLEST_BYTES..64 << 20).step_by(52 << 10).chain([1 << 30, LARGEST_BYTES]);
         for bytes in sizes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES) {
             let layout = Layout::of(bytes).expect("a layout");
-            assert!(layout.spans > 0, "{bytes}");
-            assert_eq!(layout.granules, layout.spans * SPAN_GRANULES);
-            assert!(layout.span(layout.spans) <= layout.owner(0), "{bytes}");
-            assert!(layout.owner(layout.granules) as u64 <= layout.granule(0), "{bytes}");
-            assert!(layout.granule(layout.granules) <= bytes, "{bytes}");
-            assert!(Layout::end(u64::from(layout.spans) + 1) > bytes, "{bytes}: one more fits");
-            let last = layout.granules - 1;
-            assert_eq!(layout.granule_at(layout.granule(last)), Some(last));
-            assert_eq!(layout.granule_at(layout.granule(last) + GRANULE_BYTES), None);
-            assert_eq!(layout.granule_at(layout.granule(0) + 1), None);
-            assert_eq!(layout.granule_at(layout.granule(0) - GRANULE_BYTES), None);
+            let last = ClientId::new(CLIENTS).expect("an id");
+            assert!(layout.span(layout.end_span) <= layout.marks_at(), "{bytes}");
+            let end_of_marks = layout.marks(last, layout.mark_words()) as u64;
+            let begin = layout.granule(first_granule(layout.first_span));
+            assert!(end_of_marks <= begin && begin < end_of_marks + SPAN_BYTES, "{bytes}");
+            let end = layout.granule(first_granule(layout.end_span));
+            assert!(end <= layout.owner(0) as u64 && end + SPAN_BYTES > layout.owner(0) as u64);
+            assert!(layout.mark(last, layout.end_span - 1) < end_of_marks as usize, "{bytes}");
+            // The owner bytes of the whole region, and not one more.
+            assert_eq!(layout.owner_of_offset(bytes) as u64, bytes);
+            assert_eq!(layout.owner_of_offset(bytes - GRANULE_BYTES) as u64, bytes - 1);
+            for wrong in [bytes - 1, 1, bytes + 16, 0u64.wrapping_sub(16), u64::MAX, 1 << 63] {
+                assert!(layout.owner_of_offset(wrong) as u64 >= bytes, "{bytes}, {wrong:#x}");
+            }
+            assert_eq!(layout.granule_at(begin), Some(first_granule(layout.first_span)));
+            for wrong in [begin + 1, begin - GRANULE_BYTES, end, u64::MAX] {
+                assert_eq!(layout.granule_at(wrong), None);
+            }
         }
     }
 

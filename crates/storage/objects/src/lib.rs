@@ -6,22 +6,24 @@
 //!                             └► recovery, check ───────┘  ├───► words    shared memory
 //!                                                          └───► liveness which clients live
 //! ```
-//! Vocabulary: a *region* is a file that all clients map at the same address. Its memory is divided into
-//! *granules* of 64 bytes, each with one *owner byte*. A *span* is 1,024 granules; one client at a time
-//! allocates in it. A *client* is an open handle with an id of its own, not a process or a thread.
+//! Vocabulary: a *region* is a file that all clients map at the same address. A *granule* is 16 bytes of it,
+//! with one *owner byte*: the owner of the object that begins there. A *span* is 64 KiB of slots of one size, or
+//! a part of a *run*, which is one object of whole spans; one client at a time allocates in a span. A
+//! *client* is an open handle with an id of its own, not a process or a thread.
 //!
 //! Invariants:
-//! 1. The owner byte of a granule is the only truth about it: 0 free, 1 to [`CLIENTS`] owned by that
-//!    client, [`layout::IN_MAILBOX`] in a mailbox. Free lists are private and are rebuilt by a scan.
-//! 2. Each byte has one writer at a time. A free granule's byte is written by the client that has its span;
-//!    an owned granule's by the owner; a sent granule's by the receiver of the one mailbox that names it.
+//! 1. The owner byte is the only truth about an object: 0 none, 1 to [`CLIENTS`] owned by that client,
+//!    [`layout::IN_MAILBOX`] in a mailbox. Free lists are private and are rebuilt by a scan.
+//! 2. Each byte has one writer at a time. A free slot's byte is written by the client that has its span;
+//!    an object's by the owner; a sent object's by the receiver of the one mailbox that names it.
 //!    So ordinary stores suffice. Only claims of spans and of roles compare and swap, off the fast path.
 //! 3. Each operation has one committing store. Stores before it are invisible to others or undone by
 //!    recovery; stores after it are redone by recovery. A killed process leaves a prefix of its stores in
 //!    program order, so that each operation has happened or has not.
 //! 4. A client is alive while its kernel lock is held. What a dead client leaves is recovered by a process
 //!    that holds the dead client's lock. Recovery is idempotent: killed, it is started again by the next one.
-//! 5. Recovery clears mailbox slots that name a dead client's granules before it frees these granules.
+//! 5. Recovery clears mailbox slots that name a dead client's objects before it frees these objects.
+//! 6. A client marks a span in shared memory before it owns anything there. Recovery looks at marked spans only.
 //!
 //! Assumptions: x86-64. Stores of one processor become visible in program order (TSO), and a killed
 //! process's stores are the prefix that it retired. The compiler keeps the order because every shared store
@@ -31,22 +33,29 @@
 compile_error!("objects rely on the order of stores of x86-64");
 
 mod capi;
+mod census;
 mod check;
 mod client;
 mod error;
 mod heap;
+mod info;
 pub mod layout;
 pub mod liveness;
 mod mailbox;
 mod recovery;
 mod region;
+mod runs;
 #[cfg(feature = "seeded-faults")]
 pub mod seeded;
+mod sizes;
+mod span;
+mod spans;
 pub mod words;
 
 pub use check::Check;
 pub use client::{Client, Timeout};
 pub use error::ObjectsError;
-pub use layout::{CLIENTS, ClientId, GRANULE_BYTES, MAILBOXES, MOST_SLOTS};
+pub use info::{ClientInfo, Info, MailboxInfo};
+pub use layout::{CLIENTS, ClientId, MAILBOXES, MOST_SLOTS, SPAN_BYTES};
 pub use mailbox::Mailbox;
-pub use region::{Info, Node, Platform, Region};
+pub use region::{Node, Platform, Region};

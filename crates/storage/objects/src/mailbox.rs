@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  send                                       receive
-//!   1  slot := sequence, granule               1  owner byte := receiver      commits
-//!   2  tail := sequence + 1                    2  slot := empty
-//!   3  owner byte := in a mailbox   commits    3  head := sequence + 1
+//!   1  slot := sequence, granule               1  mark of the span, the first time
+//!   2  tail := sequence + 1                    2  owner byte := receiver      commits
+//!   3  owner byte := in a mailbox   commits    3  slot := empty
+//!                                              4  head := sequence + 1
 //! ```
 //! Invariants:
 //! 1. A slot names a message if the owner byte of its granule says "in a mailbox". Else its client is in the
@@ -19,9 +20,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::ObjectsError;
+use crate::heap::Heap;
 use crate::layout::{
     ClientId, IN_MAILBOX, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, slot_parts,
-    slot_word,
+    slot_word, span_of,
 };
 use crate::liveness::Liveness;
 use crate::recovery::recover_if_dead;
@@ -52,7 +54,7 @@ pub(crate) struct Ends {
     polls: u32,
 }
 
-/// Finds a mailbox, or makes it; returns its index.
+/// Finds a mailbox, or makes it.
 pub(crate) fn open<P: Platform>(
     region: &Region<P>,
     name: &str,
@@ -151,11 +153,11 @@ impl Ends {
     pub(crate) fn receive<P: Platform>(
         &mut self,
         region: &Region<P>,
-        id: ClientId,
+        heap: &mut Heap,
     ) -> Result<Option<u32>, ObjectsError> {
         let head = match self.head {
             Some(head) => head,
-            None => match self.become_receiver(region, id)? {
+            None => match self.become_receiver(region, heap.id())? {
                 Some(head) => head,
                 None => return Ok(None),
             },
@@ -166,9 +168,9 @@ impl Ends {
         let word = words.word(slot);
         let (sequence, granule) = slot_parts(word);
         if word == 0 || sequence != head as u32 {
-            return self.skip_holes(region, id, head, word);
+            return self.skip_holes(region, heap, head, word);
         }
-        if granule >= layout.granules {
+        if !layout.spans().contains(&span_of(granule)) {
             return Err(self.damaged(region, word));
         }
         let owner = layout.owner(granule);
@@ -179,10 +181,16 @@ impl Ends {
         if has_fault!(P, ReceiveEmptiesSlotFirst) {
             words.set_word(slot, 0);
         }
-        words.set_byte(owner, id.number()); // commits
+        if !has_fault!(P, ReceiveMarksLast) {
+            heap.mark(region, span_of(granule));
+        }
+        words.set_byte(owner, heap.id().number()); // commits
         words.set_word(slot, 0);
         words.set_word(self.at.head(), head + 1);
         words.flush(slot, 8);
+        if has_fault!(P, ReceiveMarksLast) {
+            heap.mark(region, span_of(granule));
+        }
         self.head = Some(head + 1);
         Ok(Some(granule))
     }
@@ -192,7 +200,7 @@ impl Ends {
     fn skip_holes<P: Platform>(
         &mut self,
         region: &Region<P>,
-        id: ClientId,
+        heap: &mut Heap,
         head: u64,
         word: u64,
     ) -> Result<Option<u32>, ObjectsError> {
@@ -217,7 +225,7 @@ impl Ends {
         region.words.set_word(self.at.head(), head + 1);
         self.head = Some(head + 1);
         self.polls = 0;
-        self.receive(region, id)
+        self.receive(region, heap)
     }
 
     #[cold]

@@ -2,17 +2,23 @@
 //!
 //! The order matters, as recovery may be killed between any two stores and is then started again from the
 //! beginning by another client:
-//! 1. Slots that name granules of the dead client are emptied: a send that did not commit, or a receive that
-//!    did. A granule that were freed first could be sent again, and two slots would name it.
-//! 2. The client's ends of mailboxes become free. Before step 1, a new client could meet the slots.
-//! 3. Its granules become free.
-//! 4. Its spans become free.
-//! 5. Its id becomes free. Until then every client that opens the region or looks for memory recovers it.
+//! 1. In mailboxes of which the client has an end, slots that name its objects are emptied: a send that did
+//!    not commit, or a receive that did. An object that were freed first could be sent again, and two slots
+//!    would name it. Then the end becomes free. Before, a new client could meet the slots.
+//! 2. In the spans that it has marked, its objects become free, and the spans, unless objects of others
+//!    are in them: such a span is left without a client, and the next one that needs it takes it.
+//! 3. Its marks are cleared.
+//! 4. Its id becomes free. Until then every client that opens the region or looks for memory recovers it.
+//!
+//! So the cost follows from the spans in which the client has had something, beside a look at the marks (a bit for
+//! each 64 KiB of the region) and at the mailboxes.
 
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, LEAVING, Layout, MAILBOXES, slot_parts};
+use crate::layout::{ClientId, FREE, LEAVING, MAILBOXES, SPAN_GRANULES, first_granule, slot_parts};
 use crate::region::{Platform, Region, has_fault};
+use crate::span::Span;
 use crate::words::Words;
+use crate::{runs, spans};
 
 impl<P: Platform> Region<P> {
     /// Recovers the dead clients that it finds; returns their number.
@@ -57,26 +63,26 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
     let state = if has_fault!(P, RecoveryFreesIdFirst) { 0 } else { LEAVING };
     words.set_word(layout.client(id), state);
     if has_fault!(P, RecoveryFreesBeforeSlots) {
-        free_granules(words, layout, id);
-    }
-    let mailboxes = (0..MAILBOXES).filter(|index| region.mailbox_name(*index).is_some());
-    for index in mailboxes.clone() {
-        clear_slots(region, index, id);
+        free_objects(region, id);
     }
     let number = u64::from(id.number());
-    for at in mailboxes.map(|index| layout.mailbox(index)) {
-        for end in [at.sender(), at.receiver()] {
+    let ends = |index: usize| [layout.mailbox(index).sender(), layout.mailbox(index).receiver()];
+    let has_end = |index: &usize| ends(*index).iter().any(|end| words.word(*end) == number);
+    for index in (0..MAILBOXES).filter(has_end) {
+        clear_slots(region, index, id);
+        for end in ends(index) {
             if words.word(end) == number {
                 words.set_word(end, 0);
             }
         }
     }
-    free_granules(words, layout, id);
-    for span in 0..layout.spans {
-        if words.byte(layout.span(span)) == id.number() {
-            words.set_byte(layout.span(span), FREE);
-        }
+    if has_fault!(P, RecoveryClearsMarksFirst) {
+        let objects: Vec<u32> = spans::marked(region, id).collect();
+        clear_marks(region, id);
+        objects.into_iter().for_each(|span| free_in_span(region, id, span));
     }
+    free_objects(region, id);
+    clear_marks(region, id);
     words.set_word(layout.client(id), 0);
 }
 
@@ -89,24 +95,58 @@ fn clear_slots<P: Platform>(region: &Region<P>, index: usize, id: ClientId) {
             continue;
         }
         let (_, granule) = slot_parts(word);
-        let is_its = granule < layout.granules && words.byte(layout.owner(granule)) == id.number();
-        if is_its {
+        if words.byte_within(layout.owner(granule)) == Some(id.number()) {
             words.set_word(at.slot(slot), 0);
         }
     }
 }
 
-fn free_granules<W: Words>(words: &W, layout: &Layout, id: ClientId) {
-    for granule in (0..layout.granules).step_by(8) {
-        let mut bytes = words.word(layout.owner(granule));
-        if bytes == 0 {
+fn clear_marks<P: Platform>(region: &Region<P>, id: ClientId) {
+    for at in (0..region.layout.mark_words()).map(|word| region.layout.marks(id, word)) {
+        if region.words.word(at) != 0 {
+            region.words.set_word(at, 0);
+        }
+    }
+}
+
+/// Frees objects and spans. From low to high: the first span of a run before the others.
+fn free_objects<P: Platform>(region: &Region<P>, id: ClientId) {
+    spans::marked(region, id).for_each(|span| free_in_span(region, id, span));
+}
+
+fn free_in_span<P: Platform>(region: &Region<P>, id: ClientId, at: u32) {
+    match spans::span(region, at) {
+        Some(Span::Slots { client, class }) if client == id.number() => {
+            free_slots(region, id, at, true);
+            let left = match spans::is_empty(region, at) {
+                true => Span::Free,
+                false => Span::Slots { client: 0, class },
+            };
+            region.words.set_word(region.layout.span(at), left.word());
+        }
+        Some(Span::Slots { .. }) => free_slots(region, id, at, false),
+        _ => runs::recover(region, id, at),
+    }
+}
+
+/// Frees the client's objects in a span of slots.
+fn free_slots<P: Platform>(region: &Region<P>, id: ClientId, at: u32, is_own: bool) {
+    let Region { words, layout, .. } = region;
+    let first = first_granule(at);
+    for granule in (first..first + SPAN_GRANULES).step_by(8) {
+        let owners = words.word(layout.owner(granule)).to_le_bytes();
+        if owners == [FREE; 8] {
             continue;
         }
-        for granule in granule..granule + 8 {
-            if bytes as u8 == id.number() {
+        // No other client writes to these bytes then: none allocates in the dead client's span.
+        if is_own && owners.iter().all(|owner| [FREE, id.number()].contains(owner)) {
+            words.set_word(layout.owner(granule), u64::from(FREE));
+            continue;
+        }
+        for (granule, owner) in (granule..).zip(owners) {
+            if owner == id.number() {
                 words.set_byte(layout.owner(granule), FREE);
             }
-            bytes >>= 8;
         }
     }
 }

@@ -5,13 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use crate::error::ObjectsError;
-use crate::layout::{
-    BadHeader, ClientId, FREE, GRANULE_BYTES, HEADER_BYTES, Header, IN_MAILBOX, Layout, MAILBOXES,
-    VERSION,
-};
+use crate::layout::{BadHeader, ClientId, HEADER_BYTES, Header, Layout, VERSION};
 use crate::liveness::{KernelLocks, Liveness};
 use crate::words::{self, Mapped, Words};
 
@@ -66,61 +61,6 @@ pub struct Region<P: Platform = Node> {
     pub(crate) layout: Layout,
     pub(crate) header: Header,
     pub(crate) path: PathBuf,
-}
-
-/// What `farfork region info` shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Info {
-    /// The file.
-    pub path: PathBuf,
-    /// Version of the format.
-    pub version: u32,
-    /// Identity of the region, in hexadecimal digits.
-    pub uuid: String,
-    /// Bytes of the file.
-    pub bytes: u64,
-    /// Where every client maps it.
-    pub address: u64,
-    /// Bytes of each object.
-    pub object_bytes: u64,
-    /// Objects that fit.
-    pub objects: u64,
-    /// Objects that no client has.
-    pub objects_free: u64,
-    /// Objects in mailboxes.
-    pub objects_in_mailboxes: u64,
-    /// Living clients.
-    pub clients: Vec<ClientInfo>,
-    /// Dead clients whose objects have not been recovered.
-    pub clients_dead: u64,
-    /// Mailboxes.
-    pub mailboxes: Vec<MailboxInfo>,
-}
-
-/// A living client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ClientInfo {
-    /// Its id.
-    pub id: u8,
-    /// Its process, in the PID namespace of that process.
-    pub pid: u64,
-    /// Objects that it owns.
-    pub objects: u64,
-}
-
-/// A mailbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MailboxInfo {
-    /// Its name.
-    pub name: String,
-    /// Its slots.
-    pub slots: u64,
-    /// Slots that are not empty.
-    pub messages: u64,
-    /// Client that sends. 0: none.
-    pub sender: u8,
-    /// Client that receives. 0: none.
-    pub receiver: u8,
 }
 
 impl Region {
@@ -239,55 +179,6 @@ impl<P: Platform> Region<P> {
     /// Its file.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Space, clients and mailboxes. Clients go on, so that the figures are of no single moment.
-    ///
-    /// # Errors
-    /// [`ObjectsError::Io`].
-    pub fn info(&self) -> Result<Info, ObjectsError> {
-        let mut counts = [0u64; 256];
-        for granule in 0..self.layout.granules {
-            counts[usize::from(self.words.byte(self.layout.owner(granule)))] += 1;
-        }
-        let mut clients = Vec::new();
-        let mut clients_dead = 0;
-        for id in ClientId::all().filter(|id| self.is_in_use(*id)) {
-            let objects = counts[usize::from(id.number())];
-            let pid = self.words.word(self.layout.client_pid(id));
-            match self.is_alive(id)? {
-                true => clients.push(ClientInfo { id: id.number(), pid, objects }),
-                false => clients_dead += 1,
-            }
-        }
-        Ok(Info {
-            path: self.path.clone(),
-            version: VERSION,
-            uuid: self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
-            bytes: self.header.bytes,
-            address: self.header.address,
-            object_bytes: GRANULE_BYTES,
-            objects: u64::from(self.layout.granules),
-            objects_free: counts[usize::from(FREE)],
-            objects_in_mailboxes: counts[usize::from(IN_MAILBOX)],
-            clients,
-            clients_dead,
-            mailboxes: (0..MAILBOXES).filter_map(|index| self.mailbox_info(index)).collect(),
-        })
-    }
-
-    fn mailbox_info(&self, index: usize) -> Option<MailboxInfo> {
-        let name = self.mailbox_name(index)?;
-        let at = self.layout.mailbox(index);
-        let slots = self.slots(index);
-        let is_full = |slot: &u64| self.words.word(at.slot(*slot)) != 0;
-        Some(MailboxInfo {
-            name,
-            slots,
-            messages: (0..slots).filter(is_full).count() as u64,
-            sender: self.words.word(at.sender()) as u8,
-            receiver: self.words.word(at.receiver()) as u8,
-        })
     }
 
     /// Name of a mailbox. `None` if there is none.

@@ -13,13 +13,31 @@ pub enum Fault {
     RecoveryFreesBeforeSlots,
     /// Recovery marks the client's id as free before it has given everything back.
     RecoveryFreesIdFirst,
+    /// Recovery forgets where the client had something before it has given it back.
+    RecoveryClearsMarksFirst,
+    /// A client marks a span after it has claimed it.
+    ClaimMarksLast,
+    /// A receive marks the span after it has committed.
+    ReceiveMarksLast,
+    /// An allocation of whole spans commits before they are a run.
+    RunCommitsFirst,
+    /// A free of whole spans commits before the run is the client's.
+    FreeTakesRunLast,
+    /// The first span of a run is free before the others are.
+    ReleaseFreesFirstSpanFirst,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 5] = [
+pub const FAULTS: [Fault; 11] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,
     Fault::ReceiveEmptiesSlotFirst,
     Fault::RecoveryFreesBeforeSlots,
     Fault::RecoveryFreesIdFirst,
+    Fault::RecoveryClearsMarksFirst,
+    Fault::ClaimMarksLast,
+    Fault::ReceiveMarksLast,
+    Fault::RunCommitsFirst,
+    Fault::FreeTakesRunLast,
+    Fault::ReleaseFreesFirstSpanFirst,
 ];

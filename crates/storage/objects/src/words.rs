@@ -23,8 +23,13 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 pub trait Words {
     /// Loads a byte.
     fn byte(&self, at: usize) -> u8;
+    /// Loads a byte, unless it is outside of the memory.
+    fn byte_within(&self, at: usize) -> Option<u8>;
     /// Stores a byte.
     fn set_byte(&self, at: usize, value: u8);
+    /// Stores a byte that this client alone writes, if it is `from`; returns whether it was. False outside of the
+    /// memory.
+    fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool;
     /// Stores a byte if it is `from`; returns whether it was. Not for fast paths: it locks the memory.
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool;
     /// Loads a word.
@@ -76,8 +81,22 @@ impl Words for Mapped {
     }
 
     #[inline]
+    fn byte_within(&self, at: usize) -> Option<u8> {
+        (at < self.bytes).then(|| self.byte(at))
+    }
+
+    #[inline]
     fn set_byte(&self, at: usize, value: u8) {
         self.byte_at(at).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool {
+        let is_from = at < self.bytes && self.byte(at) == from;
+        if is_from {
+            self.set_byte(at, to);
+        }
+        is_from
     }
 
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool {

@@ -53,7 +53,7 @@ fn a_producer_and_a_consumer_in_c_pass_objects() {
         assert_eq!(text.split(',').next(), Some("sum 199990000"), "{output:?}");
         let check = Region::<farfork::Node>::open(&region).and_then(|region| region.check());
         let check = check.expect("a check");
-        assert!(check.is_clean() && check.free == check.objects, "{check:?}");
+        assert!(check.is_clean() && check.bytes_free == check.bytes, "{check:?}");
     }
 }
 

@@ -28,7 +28,13 @@ int main(int argc, char **argv)
     ff_region *other = ff_open(argv[1]);
     if (!region || !other)
         return 1;
-    expect(!ff_alloc(region, 65), EINVAL, "65 bytes", "too large");
+    expect(!ff_alloc(region, 1 << 20), ENOMEM, "1048576 bytes", "too large");
+    void *large = ff_alloc(region, 100000);
+    if (!large || ff_usable_size(region, large) != 131072)
+        return 1;
+    memset(large, 1, 131072);
+    ff_free(region, large);
+    expect(!ff_usable_size(region, large), EINVAL, "cannot measure", "a freed object");
     void *object = ff_alloc(region, 64);
     if (!object || ff_usable_size(region, object) != 64 || ff_usable_size(region, NULL) != 0)
         return 1;
@@ -61,7 +67,8 @@ int main(int argc, char **argv)
         return 1;
     ff_free(region, NULL);
     struct ff_check_result counts;
-    if (ff_check(region, &counts) || counts.owned != 3 || counts.free + 3 != counts.objects)
+    if (ff_check(region, &counts) || counts.owned != 3 || counts.bytes_owned != 64 + 16 + 16 ||
+        counts.bytes_free + counts.bytes_owned != counts.bytes)
         return 1;
     while (ff_alloc(region, 64))
         ;

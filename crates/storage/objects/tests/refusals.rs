@@ -35,9 +35,9 @@ fn refused(path: &Path, word: &str) -> ObjectsError {
 fn other_files_are_refused() {
     let (_directory, path) = region();
     patch(&path, 8, &[9]);
-    let error = refused(&path, "it has format version 9, this farfork reads 1");
+    let error = refused(&path, "it has format version 9, this farfork reads 2");
     assert_eq!(error.errno(), libc::EPROTONOSUPPORT);
-    patch(&path, 8, &[1]);
+    patch(&path, 8, &[2]);
     patch(&path, 3000, &[1]);
     assert_eq!(refused(&path, "its header is damaged").errno(), libc::EBADMSG);
     patch(&path, 3000, &[0]);
@@ -112,16 +112,22 @@ fn a_full_region_stays_usable() {
     let mailbox = client.mailbox("m", 2).expect("a mailbox");
     let mut objects = Vec::new();
     let error = loop {
-        match client.allocate(1) {
+        match client.allocate(64) {
             Ok(object) => objects.push(object),
             Err(error) => break error,
         }
     };
     assert!(matches!(error, ObjectsError::Full) && error.errno() == libc::ENOMEM, "{error}");
     let info = client.region().info().expect("facts");
-    assert_eq!((objects.len() as u64, info.objects_free), (info.objects, 0));
+    assert_eq!((objects.len() as u64, info.objects), (info.data_bytes / 64, info.objects));
+    assert_eq!((info.free_bytes, info.spans_free), (0, 0));
     let mut other = Client::open(&path).expect("a client without memory");
-    assert!(matches!(other.allocate(64), Err(ObjectsError::Full)));
+    for bytes in [1, 64, 4000] {
+        assert!(matches!(other.allocate(bytes), Err(ObjectsError::Full)), "{bytes}");
+    }
+    let error = other.allocate(70_000).expect_err("no spans");
+    assert!(matches!(error, ObjectsError::NoRun { bytes: 70_000 }), "{error}");
+    assert!(matches!(other.allocate(usize::MAX), Err(ObjectsError::NoRun { .. })));
     for is_sent in [true, true, false] {
         let object = objects.pop().expect("an object");
         let sent = client.send(mailbox, object, Timeout::After(Duration::from_millis(5)));
@@ -156,12 +162,13 @@ fn what_a_client_does_not_own_is_refused() {
     assert!(other.free(object).is_err(), "another client's");
     let reference = one.reference(object).expect("a reference");
     assert_eq!(other.object(reference).expect("the object"), object);
-    for wrong in [0, reference + 1, reference ^ 1 << 60, reference ^ 1 << 40, u64::MAX] {
+    for wrong in
+        [0, reference + 1, reference + 16, reference ^ 1 << 60, reference ^ 1 << 40, u64::MAX]
+    {
         assert!(other.object(wrong).is_err(), "{wrong:#x}");
     }
     assert!(one.send(mailbox, object, Timeout::Poll).expect("a sender"));
     assert!(one.free(object).is_err() && one.send(mailbox, object, Timeout::Poll).is_err());
-    assert!(matches!(one.allocate(65), Err(ObjectsError::TooLarge { bytes: 65 })));
 }
 
 #[test]
@@ -207,7 +214,7 @@ fn damaged_slots_and_owners_are_found() {
     let (_directory, path) = region();
     let mut client = Client::open(&path).expect("a client");
     let mailbox = client.mailbox("m", 4).expect("a mailbox");
-    let slots_at = 12_288 + 256;
+    let slots_at = 36_864 + 256;
     for word in [u64::MAX, 7, 0xffff_ffff] {
         patch(&path, slots_at, &word.to_le_bytes());
         let error = match client.receive(mailbox, Timeout::Poll) {
@@ -218,13 +225,78 @@ fn damaged_slots_and_owners_are_found() {
     }
     assert_eq!(client.region().check().expect("a check").foreign, 1, "the slot names no object");
     patch(&path, slots_at, &[0; 8]);
-    patch(&path, 12_288 + 64, &[200]);
+    patch(&path, 36_864 + 64, &[200]);
     let object = client.allocate(64).expect("an object");
     let error = client.send(mailbox, object, Timeout::Poll).expect_err("a sender that cannot be");
     assert!(error.to_string().contains("mailbox m belongs to client 200"), "{error}");
-    patch(&path, 12_288 + 64, &[0]);
-    let owners_at = 282_624 + 64;
-    patch(&path, owners_at + 5000, &[77, 255]);
+    patch(&path, 36_864 + 64, &[0]);
+    // Owner bytes of the fourth and fifth object of the client's span, and where none can begin.
+    let owners_at = BYTES - BYTES / 16 + 5 * 4096;
+    patch(&path, owners_at + 12, &[77, 0, 0, 0, 255, 0, 1]);
     let check = client.region().check().expect("a check");
-    assert_eq!((check.foreign, check.lost, check.double), (1, 1, 0));
+    assert_eq!((check.foreign, check.lost, check.double), (2, 1, 0));
+    // Words of the last two spans.
+    patch(&path, 307_200 + 8 * 13, &[9, 9, 9, 9, 9, 9, 9, 9, 1, 2, 0, 0, 5, 0, 0, 0]);
+    let check = client.region().check().expect("a check");
+    assert_eq!((check.foreign, check.lost, check.double), (3, 1, 0));
+    patch(&path, 307_200 + 8 * 14, &[77, 2, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(client.region().check().expect("a check").lost, 2);
+}
+
+/// Each size has memory, and its bytes belong to no other object.
+#[test]
+fn any_size_gets_memory() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    Region::create(&path, 16 << 20).expect("a region");
+    let mut client = Client::open(&path).expect("a client");
+    let mut ends = Vec::new();
+    for bytes in (0..2000).chain([4097, 30_000, 32_768, 32_769, 65_537, 1 << 20, 5 << 20]) {
+        let object = client.allocate(bytes).expect("an object");
+        let usable = client.usable_size(object).expect("its own");
+        let address = object.addr().get();
+        assert!(usable >= bytes && address.is_multiple_of(16), "{bytes}");
+        assert!(bytes > 32_768 || usable <= bytes.max(13) * 5 / 4 + 16, "{bytes}: {usable}");
+        ends.push((address, address + usable, object));
+    }
+    ends.sort();
+    assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0), "objects overlap");
+    for (_, _, object) in ends {
+        client.free(object).expect("its own");
+        assert!(client.free(object).is_err(), "freed twice");
+    }
+    let check = client.region().check().expect("a check");
+    assert!(check.is_clean() && check.bytes_free == check.bytes, "{check:?}");
+    // All of it, side by side again.
+    let all = client.allocate(check.bytes as usize).expect("the whole region");
+    assert!(matches!(client.allocate(1), Err(ObjectsError::Full)));
+    client.free(all).expect("its own");
+    client.allocate(1).expect("memory");
+}
+
+/// What a client leaves in the spans of others, and others in its spans, can be allocated again, for any class.
+#[test]
+fn spans_of_closed_clients_are_adopted() {
+    let (_directory, path) = region();
+    let mut one = Client::open(&path).expect("a client");
+    let mut other = Client::open(&path).expect("a client");
+    let mailbox = one.mailbox("m", 4).expect("a mailbox");
+    let at_other = other.mailbox("m", 4).expect("a mailbox");
+    let kept: Vec<_> =
+        [64, 3000, 70_000].map(|bytes| one.allocate(bytes).expect("an object")).into();
+    for object in &kept {
+        assert!(one.send(mailbox, *object, Timeout::Poll).expect("a sender"));
+        assert_eq!(other.receive(at_other, Timeout::Poll).expect("a receiver"), Some(*object));
+    }
+    drop(one);
+    let info = other.region().info().expect("facts");
+    assert_eq!((info.objects, info.spans_free), (3, 6), "four spans are left with objects");
+    let more: Vec<_> = std::iter::from_fn(|| other.allocate(64).ok()).collect();
+    // Seven spans, one slot of them taken, and the other slots of 3072 bytes.
+    assert_eq!(more.len(), 7 * 1024 - 1 + 20);
+    for object in kept.into_iter().chain(more) {
+        other.free(object).expect("its own");
+    }
+    let whole = other.region().check().expect("a check").bytes;
+    other.allocate(whole as usize).expect("all of it is free");
 }

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, Stat, Uid, fallocate};
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fallocate,
+};
 use rustix::io::Errno;
 
 use crate::error::{Misplaced, PoolError};
@@ -412,5 +414,30 @@ impl NewFile<'_> {
             }
         }
         Ok(self.alive)
+    }
+
+    /// Takes the place of a file that is there, which goes. Readers see one of the two. If nothing is at
+    /// the place, nothing appears there.
+    pub(crate) fn replace(self, place: &str) -> io::Result<()> {
+        let directory = self.directory;
+        let name = match self.name {
+            Some(name) => name,
+            None => {
+                let path = format!("{NEW}/{}", unique()?);
+                let shown = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                let here = rustix::fs::CWD;
+                let flags = AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(here, shown, &directory.fd, path.as_str(), flags)?;
+                let name = NewName { directory, path };
+                step();
+                name
+            }
+        };
+        let (from, flags) = (name.path.as_str(), RenameFlags::EXCHANGE);
+        rustix::fs::renameat_with(&directory.fd, from, &directory.fd, place, flags)?;
+        step();
+        // What was replaced goes with the name. No sweep takes the new file for it: it has moved.
+        drop(name);
+        Ok(())
     }
 }

@@ -236,6 +236,28 @@ pub enum PoolError {
         /// The reason.
         source: io::Error,
     },
+    /// Bytes of an image lie on another node, and are not to be had here.
+    #[error(
+        "cannot read all of image {cid}: parts of it lie at {node}; bring them back with \
+         `farfork images tier --back`"
+    )]
+    FarBytes {
+        /// The image.
+        cid: Cid,
+        /// Its address.
+        node: String,
+    },
+    /// Parts of an image cannot leave a medium that other kernels map.
+    #[error(
+        "cannot move parts of image {cid} to another node: clones of other machines may map its memory \
+         (the pool lies on {medium}); keep images whole there"
+    )]
+    SharedImage {
+        /// The image.
+        cid: Cid,
+        /// What the pool lies on.
+        medium: &'static str,
+    },
     /// A user has what the user may have.
     #[error(
         "no space for user {user} in the pool at {path}: {what}; remove images with `farfork images rm`, \

@@ -8,6 +8,7 @@ use farfork_types::Cid;
 use rustix::fs::OFlags;
 
 use crate::error::PoolError;
+use crate::far_parts::FarParts;
 use crate::layout::{self, IMAGES};
 use crate::lock::{self, LockByte};
 use crate::media::Medium;
@@ -25,7 +26,7 @@ pub struct ImageId {
     pub device: u64,
     /// Inode of the file.
     pub inode: u64,
-    /// Length of the file.
+    /// Length of the image: of the file, without its [table of far parts](FarParts).
     pub bytes: u64,
     /// When it was published, in seconds since 1970.
     pub created_unix_s: u64,
@@ -37,6 +38,10 @@ pub struct ImageFile {
     /// Which file it is.
     pub id: ImageId,
     file: File,
+    /// What of it lies on another node.
+    far: Option<Box<FarParts>>,
+    /// The same image on another node, as a file here.
+    far_file: Option<File>,
 }
 
 impl ImageFile {
@@ -47,10 +52,30 @@ impl ImageFile {
     /// As `fstat(2)`.
     pub fn handed_over(file: File, cid: Cid) -> io::Result<ImageFile> {
         let found = file.metadata()?;
-        Ok(ImageFile::of(file, &found, cid))
+        ImageFile::of(file, &found, cid)
     }
 
-    /// The file.
+    /// What of it lies on another node.
+    pub fn far(&self) -> Option<&FarParts> {
+        self.far.as_deref()
+    }
+
+    /// The same, with the image as another node has it: a file with the same bytes at the same offsets.
+    /// What lies far is read there.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub fn with_far_file(&self, far_file: File) -> io::Result<ImageFile> {
+        let file = self.file.try_clone()?;
+        Ok(ImageFile { id: self.id, file, far: self.far.clone(), far_file: Some(far_file) })
+    }
+
+    /// The file that [`with_far_file`](ImageFile::with_far_file) was given.
+    pub fn far_file(&self) -> Option<&File> {
+        self.far_file.as_ref()
+    }
+
+    /// The file: what lies far is a hole there.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -77,28 +102,51 @@ impl ImageFile {
         Ok(bytes)
     }
 
-    /// The same, to where the caller wants them.
+    /// The same, to where the caller wants them. Of an image with far parts these are read from its
+    /// [far file](ImageFile::with_far_file).
     ///
     /// # Errors
-    /// As [`read`](ImageFile::read).
+    /// As [`read`](ImageFile::read); [`PoolError::FarBytes`] if there is no far file.
     pub fn read_to(&self, offset: u64, to: &mut [u8]) -> Result<(), PoolError> {
+        let Some(far) = &self.far else { return self.read_in(&self.file, offset, to) };
+        let mut done = 0;
+        while done < to.len() {
+            let place = offset + done as u64;
+            let (is_far, end) = far.at(place);
+            let bytes = end.saturating_sub(place).min((to.len() - done) as u64) as usize;
+            let file = match (is_far, &self.far_file) {
+                (false, _) => &self.file,
+                (true, Some(file)) => file,
+                (true, None) => {
+                    let (cid, node) = (self.id.cid, far.source.clone());
+                    return Err(PoolError::FarBytes { cid, node });
+                }
+            };
+            self.read_in(file, place, &mut to[done..done + bytes])?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    fn read_in(&self, file: &File, offset: u64, to: &mut [u8]) -> Result<(), PoolError> {
         let cid = self.id.cid;
-        self.file.read_exact_at(to, offset).map_err(|source| match source.kind() {
+        file.read_exact_at(to, offset).map_err(|source| match source.kind() {
             io::ErrorKind::UnexpectedEof => PoolError::TruncatedImage { cid },
             _ => PoolError::ReadImage { cid, source },
         })
     }
 
     /// Takes an open file, of which `found` is known, for the image `cid`.
-    fn of(file: File, found: &Metadata, cid: Cid) -> ImageFile {
+    fn of(file: File, found: &Metadata, cid: Cid) -> io::Result<ImageFile> {
+        let (far, bytes) = FarParts::read(&file, cid)?.unzip();
         let id = ImageId {
             cid,
             device: found.dev(),
             inode: found.ino(),
-            bytes: found.len(),
+            bytes: bytes.unwrap_or(found.len()),
             created_unix_s: found.mtime() as u64,
         };
-        ImageFile { id, file }
+        Ok(ImageFile { id, file, far: far.map(Box::new), far_file: None })
     }
 }
 
@@ -126,7 +174,7 @@ impl Pool {
             let path = self.directory.path().join(name);
             return Err(PoolError::UnsafeImage { path, cid, why });
         }
-        Ok(ImageFile::of(file, &found, cid))
+        ImageFile::of(file, &found, cid).map_err(|source| PoolError::ReadImage { cid, source })
     }
 
     /// Whether the writer of the published image `cid` holds it still.
@@ -158,8 +206,8 @@ impl Pool {
                 Some(now) => (now.st_dev, now.st_ino) == (found.dev(), found.ino()),
                 None => false,
             };
-            let image = ImageFile::of(file, &found, cid);
-            Ok((is_published || is_removed).then_some(image))
+            let is_image = is_published || is_removed;
+            is_image.then(|| ImageFile::of(file, &found, cid)).transpose()
         };
         look().map_err(PoolError::io("look at an image in", self.path()))
     }

@@ -38,6 +38,7 @@ mod directory;
 mod error;
 #[doc(hidden)]
 pub mod failpoint;
+mod far_parts;
 mod image_file;
 mod info;
 mod layout;
@@ -58,6 +59,7 @@ mod writer;
 pub use check::{CheckReport, Finding};
 pub use copy::source_of_copy;
 pub use error::PoolError;
+pub use far_parts::FarParts;
 pub use image_file::{ImageFile, ImageId};
 pub use info::{ImageInfo, ImageState, PoolInfo};
 pub use layout::{MAX_NODE_NAME_BYTES, TRUSTED_OWNER};

@@ -18,6 +18,7 @@ use rustix::fs::Mode;
 use crate::directory::{self, NewFile};
 use crate::error::PoolError;
 use crate::failpoint::step;
+use crate::far_parts::FarParts;
 use crate::layout::{self, IMAGES, REMOVED};
 use crate::lock::{self, HeldLock, LockByte};
 use crate::map::SharedMap;
@@ -52,6 +53,14 @@ impl Pool {
     /// # Errors
     /// [`PoolError::BadUser`], [`PoolError::Gone`], [`PoolError::Io`].
     pub fn begin(&self, user: Option<&str>) -> Result<ImageWriter<'_>, PoolError> {
+        self.begin_as(Cid::from_bytes(random_bytes(self.path())?), user)
+    }
+
+    /// The same for an image that has an id already: it comes from another pool, or is written anew.
+    ///
+    /// # Errors
+    /// As [`begin`](Pool::begin).
+    pub fn begin_as(&self, cid: Cid, user: Option<&str>) -> Result<ImageWriter<'_>, PoolError> {
         self.reachable()?;
         user.map_or(Ok(()), |user| self.check_user(user))?;
         let failed = || self.directory.failed("begin an image in", "");
@@ -60,7 +69,7 @@ impl Pool {
         let file = self.directory.new_file(IMAGES).map_err(failed())?;
         Ok(ImageWriter {
             pool: self,
-            cid: Cid::from_bytes(random_bytes(self.path())?),
+            cid,
             user: user.map(str::to_owned),
             file,
             map: None,
@@ -147,6 +156,36 @@ impl ImageWriter<'_> {
         Ok(())
     }
 
+    /// Gives the file `bytes` bytes, of which only those of `parts` have memory, in whole chunks. Nothing
+    /// else may be written to. It counts towards no user: it takes the place of an image that does.
+    ///
+    /// # Errors
+    /// [`PoolError::SharedImage`], [`PoolError::Full`], [`PoolError::MediumFull`], [`PoolError::Gone`],
+    /// [`PoolError::Io`].
+    pub fn reserve_parts(&mut self, bytes: u64, parts: &[Range<u64>]) -> Result<(), PoolError> {
+        self.pool.intact()?;
+        self.demand_replaceable()?;
+        let bytes = align_up(bytes, CHUNK_BYTES);
+        let chunks = whole_chunks(parts);
+        let asked = chunks.iter().map(|range| range.end - range.start).sum();
+        self.pool.demand_room(asked, 0)?;
+        let file = &self.file.file;
+        let reserve = || -> std::io::Result<SharedMap> {
+            file.set_len(bytes)?;
+            let map = SharedMap::new(file, bytes)?;
+            let placement = Placement::of(file)?;
+            for range in &chunks {
+                placement.during(file, range, || self.pool.account.reserve(file, &map, range))?;
+            }
+            Ok(map)
+        };
+        let path = || self.pool.path().to_owned();
+        let map =
+            reserve().map_err(|source| PoolError::MediumFull { path: path(), asked, source })?;
+        (self.map, self.bytes) = (Some(map), bytes);
+        Ok(())
+    }
+
     fn take(&mut self, range: &Range<u64>) -> std::io::Result<()> {
         let file = &self.file.file;
         file.set_len(range.end)?;
@@ -187,6 +226,14 @@ impl ImageWriter<'_> {
     /// # Errors
     /// [`PoolError::Io`].
     pub fn keep(&mut self, kept: &[Range<u64>]) -> Result<(), PoolError> {
+        self.keep_until(kept, ImageWriter::file_bytes(kept))
+    }
+
+    /// The same for a file that is `at_least` so long.
+    ///
+    /// # Errors
+    /// As [`keep`](ImageWriter::keep).
+    pub fn keep_until(&mut self, kept: &[Range<u64>], at_least: u64) -> Result<(), PoolError> {
         let failed = || PoolError::io("give space back to", self.pool.path());
         let mut at = 0;
         for range in kept {
@@ -196,8 +243,8 @@ impl ImageWriter<'_> {
             }
             at = at.max(range.end);
         }
-        let end = ImageWriter::file_bytes(kept);
-        directory::give_back(&self.file.file, end, self.bytes).map_err(failed())?;
+        let end = ImageWriter::file_bytes(kept).max(at_least);
+        directory::give_back(&self.file.file, at, self.bytes).map_err(failed())?;
         self.map = None;
         self.file.file.set_len(end).map_err(failed())?;
         self.bytes = end;
@@ -212,6 +259,55 @@ impl ImageWriter<'_> {
         let found = rustix::fs::fstat(&self.file.file);
         let found = found.map_err(PoolError::io("look at an image of", self.pool.path()))?;
         Ok(found.st_blocks as u64 * 512)
+    }
+
+    fn demand_replaceable(&self) -> Result<(), PoolError> {
+        let (cid, medium) = (self.cid, self.pool.medium.name());
+        match self.pool.is_shared {
+            true => Err(PoolError::SharedImage { cid, medium }),
+            false => Ok(()),
+        }
+    }
+
+    /// Has what is now at the place of `far` parts be looked for there: writes the table of them after the
+    /// first `image_bytes` bytes, which are the image. Returns where it stands, to be kept.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    pub fn put_far_parts(&mut self, far: &FarParts, image_bytes: u64) -> Range<u64> {
+        let (pointer, table) = far.encode(self.cid, image_bytes);
+        self.bytes_mut(FarParts::pointer()).copy_from_slice(&pointer);
+        let place = image_bytes..image_bytes + table.len() as u64;
+        self.bytes_mut(place.clone()).copy_from_slice(&table);
+        place
+    }
+
+    /// Takes the place of the published image with the same id, whose clones go on. A reader sees one of
+    /// the two. Names, owners and what is known of the image's pages stay.
+    ///
+    /// # Errors
+    /// [`PoolError::SharedImage`]; [`PoolError::NoImage`] if it was removed meanwhile;
+    /// [`PoolError::Full`], [`PoolError::Gone`], [`PoolError::Io`]. The published image stays.
+    pub fn replace(self) -> Result<(), PoolError> {
+        let (pool, cid) = (self.pool, self.cid);
+        let failed = || pool.directory.failed("replace an image of", "");
+        pool.reachable()?;
+        self.demand_replaceable()?;
+        rustix::fs::fchmod(&self.file.file, Mode::RUSR).map_err(|errno| failed()(errno.into()))?;
+        let _lock = match pool.is_own_mount {
+            true => None,
+            false => {
+                let lock = pool.lock()?;
+                let taken = self.taken()?;
+                pool.demand_room(taken, taken)?;
+                Some(lock)
+            }
+        };
+        step();
+        match self.file.replace(&layout::image(cid)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(pool.no_image(cid)),
+            done => done.map_err(failed()),
+        }
     }
 
     /// Makes the image visible. Until the second value is dropped, or its process dies, the image counts
@@ -251,4 +347,18 @@ impl ImageWriter<'_> {
         }
         Ok((cid, Held { _alive: alive }))
     }
+}
+
+/// The chunks that have some of these ranges, which are in order, side by side.
+fn whole_chunks(parts: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut chunks: Vec<Range<u64>> = Vec::new();
+    for part in parts {
+        let start = farfork_types::align_down(part.start, CHUNK_BYTES);
+        let end = align_up(part.end, CHUNK_BYTES);
+        match chunks.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => chunks.push(start..end),
+        }
+    }
+    chunks
 }

@@ -210,6 +210,7 @@ fn restore(testbed: &Testbed, warm: &Warm) -> Result<StartedClone, BenchError> {
         ghost: None,
         inherit: Vec::new(),
         tiering: farfork_types::Tiering::Mow,
+        local_share: None,
         profile: false,
         requested_ns: now_ns(),
         timeout_s: DEFAULT_TIMEOUT_S,

@@ -9,6 +9,7 @@ use std::path::Path;
 use farfork_image::archive;
 use farfork_image::catalog::ImageName;
 use farfork_image::format::Image;
+use farfork_node::with_far_side;
 use farfork_pool::{ImageFile, Pool};
 
 use crate::progress::Progress;
@@ -21,6 +22,7 @@ const STANDARD: &str = "-";
 /// Writes an image to a file. After a failure there is no partial file.
 pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dyn Error>> {
     let source = pool.find(restore::resolve(pool, image)?)?;
+    let source = with_far_side(&source)?.unwrap_or(source);
     let image = Image::read_from(&source)?;
     let failed = |reason: String| format!("cannot export to {}: {reason}", file.display());
     let refused = |error: io::Error| failed(words::of(&error));

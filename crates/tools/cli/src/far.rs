@@ -11,8 +11,10 @@ use std::time::Duration;
 use farfork_far::control::Status;
 use farfork_far::place::Place;
 use farfork_far::{
-    FarProcessSettings, FarServer, holder, key_at, new_key_at, prefetch, run_far_process, start,
+    FarProcessSettings, FarServer, holder, key_at, mount_command, new_key_at, prefetch,
+    run_far_process, start,
 };
+use farfork_image::tier::FarNode;
 use farfork_node::paths;
 use farfork_types::Cid;
 
@@ -161,7 +163,7 @@ fn serve(args: &ServeArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn key_path(given: Option<&Path>) -> PathBuf {
+pub(crate) fn key_path(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| paths::run_directory().join("far.key"), Path::to_owned)
 }
 
@@ -212,23 +214,10 @@ fn status(json: bool) -> CommandResult {
 impl MountArgs {
     /// This program with these arguments, as another command.
     fn command(&self, name: &str) -> std::io::Result<Vec<OsString>> {
-        let mut command: Vec<OsString> = vec![
-            std::env::current_exe()?.into(),
-            "far".into(),
-            name.into(),
-            "--place".into(),
-            self.place.clone().into(),
-            "--source".into(),
-            self.source.clone().into(),
-            "--key".into(),
-            self.key.clone().into(),
-            "--deadline-ms".into(),
-            self.deadline_ms.to_string().into(),
-        ];
-        if let Some(idle_s) = self.idle_s {
-            command.extend(["--idle-s".into(), idle_s.to_string().into()]);
-        }
-        Ok(command)
+        let (address, key) = (self.source.clone(), self.key.clone());
+        let node = FarNode { address, key, deadline_ms: self.deadline_ms };
+        let (program, place) = (std::env::current_exe()?, Place::at(&self.place));
+        Ok(mount_command(&program, name, &place, &node, self.idle_s))
     }
 }
 

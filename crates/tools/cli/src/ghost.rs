@@ -126,6 +126,8 @@ fn start(args: &StartArgs) -> CommandResult {
         pids_limit: args.pids_limit,
         group: None,
         tmpfs: args.tmpfs.clone(),
+        hidden: Vec::new(),
+        shown: Vec::new(),
         read_only: false,
         image: args.image.as_deref().map(|image| attached(args, image)).transpose()?,
         requested_ns: crate::restore::now_ns(),

@@ -11,13 +11,13 @@ use farfork_image::format::Image;
 use farfork_image::header::Kind;
 use farfork_image::model::{Member, Model, OpenFile};
 use farfork_pages::{Access, mapped};
-use farfork_pool::{ImageFile, Pool};
+use farfork_pool::{FarParts, ImageFile, Pool};
 use farfork_types::{Cid, PAGE_BYTES};
 use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, archive, checkpoint, profile, restore, size, vm};
+use crate::{CommandResult, archive, checkpoint, profile, restore, size, tier, vm};
 
 /// What to do with images.
 #[derive(clap::Subcommand)]
@@ -62,6 +62,11 @@ pub(crate) enum Command {
         #[arg(long)]
         dirtied: bool,
     },
+    /// Move parts of an image that clones do not use to another node, or bring them back. Clones fetch them
+    /// there when they touch them.
+    Tier(tier::TierArgs),
+    /// Copy an image from a node that serves it, with its id, and print that.
+    Pull(tier::PullArgs),
     /// Export an image to a file, which any pool can import.
     Export {
         #[command(flatten)]
@@ -92,6 +97,8 @@ struct Entry {
     /// `None` if the image cannot be read.
     kind: Option<Kind>,
     created_unix_s: u64,
+    /// Bytes that lie on another node.
+    far_bytes: u64,
 }
 
 /// A socket that a clone creates anew, or gets with `--inherit-fd`.
@@ -160,6 +167,9 @@ struct Description {
     stored_pages: u64,
     zero_pages: u64,
     pool_bytes: u64,
+    /// Bytes that lie on another node, and which.
+    far_bytes: u64,
+    far_source: Option<String>,
     access: PageUse,
     kernel: String,
     farfork: String,
@@ -179,6 +189,8 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             pool.reset_access(restore::resolve(&pool, image)?, *dirtied)?;
         }
         Command::Profile(args) => return profile::run(args),
+        Command::Tier(args) => tier::tier(args)?,
+        Command::Pull(args) => tier::pull(args)?,
         Command::Export { pool, image, file } => archive::export(&pool.open()?, image, file)?,
         Command::Import { pool, file, name } => {
             archive::import(&pool.open()?, file, name.as_ref())?;
@@ -192,16 +204,21 @@ fn list(pool: &Pool, json: bool) -> Result<(), Box<dyn Error>> {
         .list()?
         .into_iter()
         .map(|(name, cid, created_unix_s)| {
-            let kind = pool.find(cid).ok().and_then(|file| Kind::of(&file).ok());
-            Entry { name: name.to_string(), cid: cid.to_string(), kind, created_unix_s }
+            let file = pool.find(cid).ok();
+            let kind = file.as_ref().and_then(|file| Kind::of(file).ok());
+            let far_bytes = file.as_ref().and_then(ImageFile::far).map_or(0, FarParts::bytes);
+            Entry { name: name.to_string(), cid: cid.to_string(), kind, created_unix_s, far_bytes }
         })
         .collect();
     if json {
         return Ok(print_json(&entries)?);
     }
     for entry in &entries {
-        let note =
-            if entry.kind == Some(Kind::VirtualMachine) { "  (virtual machine)" } else { "" };
+        let note = match entry.far_bytes {
+            _ if entry.kind == Some(Kind::VirtualMachine) => "  (virtual machine)".to_owned(),
+            0 => String::new(),
+            far => format!("  ({} far)", size::show(far)),
+        };
         println!("{}  {}{note}", entry.cid, entry.name);
     }
     Ok(())
@@ -225,6 +242,9 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     }
     println!("memory     {} in {} mappings", size::show(d.footprint_bytes), d.vmas);
     println!("pool       {}, {} pages stored", size::show(d.pool_bytes), d.stored_pages);
+    if let Some(source) = &d.far_source {
+        println!("far        {} at {source}", size::show(d.far_bytes));
+    }
     println!("pages      {}", d.access.line());
     for node in d.access.nodes.iter().filter(|node| node.accessed_pages > 0) {
         println!("           {}", node.line());
@@ -268,6 +288,8 @@ fn describe(pool: &Pool, file: &ImageFile) -> Result<Description, Box<dyn Error>
         stored_pages,
         zero_pages: mapped_bytes / PAGE_BYTES - stored_pages,
         pool_bytes: file.file().metadata()?.blocks() * 512,
+        far_bytes: file.far().map_or(0, FarParts::bytes),
+        far_source: file.far().map(|far| far.source.clone()),
         access: PageUse::read(pool, &image)?,
         processes,
         kernel: model.made_on.kernel.clone(),

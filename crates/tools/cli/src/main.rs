@@ -36,6 +36,7 @@ mod seeds;
 mod serve;
 mod sim;
 mod size;
+mod tier;
 mod trial;
 mod unfinished;
 mod vm;

@@ -285,6 +285,10 @@ fn check(path: Option<&Path>) -> CommandResult {
     }
     for cid in pool.images()? {
         let Ok(file) = pool.find(cid) else { continue }; // said above, or just removed
+        if let Some(far) = file.far() {
+            let (bytes, node) = (size::show(far.bytes()), &far.source);
+            println!("image {cid}: {bytes} at {node} not verified");
+        }
         match damaged_chunks(&file) {
             Ok(damaged) if damaged.is_empty() => {}
             Ok(damaged) => {

@@ -92,6 +92,7 @@ fn call(args: &Args, pool: PathBuf, image: &Image) -> RestoreCall {
         inherit: args.inherit.iter().map(|inherit| inherit.at).collect(),
         requested_ns: 0,
         tiering: Tiering::Mow,
+        local_share: None,
         profile: true,
         ghost: None,
         timeout_s: args.timeout,

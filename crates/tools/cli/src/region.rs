@@ -81,11 +81,16 @@ fn info(path: &Path) -> Result<Info, Box<dyn std::error::Error>> {
 fn print_info(info: &Info) {
     println!("region {}: {} at {:#x}", info.uuid, size::show(info.bytes), info.address);
     println!(
-        "{} objects of {} bytes: {} free, {} in mailboxes",
-        info.objects, info.object_bytes, info.objects_free, info.objects_in_mailboxes
+        "{} objects, {} of them in mailboxes; {} of {} free, {} whole spans of 64K",
+        info.objects,
+        info.objects_in_mailboxes,
+        size::show(info.free_bytes),
+        size::show(info.data_bytes),
+        info.spans_free
     );
     for client in &info.clients {
-        println!("client {} (pid {}): {} objects", client.id, client.pid, client.objects);
+        let (id, pid, objects) = (client.id, client.pid, client.objects);
+        println!("client {id} (pid {pid}): {objects} objects, {}", size::show(client.bytes));
     }
     if info.clients_dead > 0 {
         println!("{} dead clients: the next check recovers them", info.clients_dead);
@@ -121,9 +126,12 @@ fn check(path: &Path, json: bool) -> CommandResult {
 }
 
 fn print_check(check: &Check) {
-    let Check { objects, free, owned, in_mailboxes, lost, double, foreign, clients_recovered } =
+    let Check { bytes, bytes_free, owned, bytes_owned, in_mailboxes, bytes_in_mailboxes, .. } =
         check;
-    println!("{objects} objects: {free} free, {owned} owned, {in_mailboxes} in mailboxes");
-    println!("{lost} lost, {double} double, {foreign} foreign");
-    println!("{clients_recovered} dead clients recovered");
+    println!(
+        "{bytes} bytes: {bytes_free} free, {bytes_owned} owned, {bytes_in_mailboxes} in mailboxes"
+    );
+    println!("{owned} objects owned, {in_mailboxes} in mailboxes");
+    println!("{} lost, {} double, {} foreign", check.lost, check.double, check.foreign);
+    println!("{} dead clients recovered", check.clients_recovered);
 }

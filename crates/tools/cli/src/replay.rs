@@ -32,13 +32,18 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let failed = |reason: String| format!("cannot replay {}: {reason}", args.journal.display());
     let file = File::open(&args.journal).map_err(|error| failed(words::of(&error)))?;
     let replayed = journal::replay(BufReader::new(file), other);
-    let (count, differences) = replayed.map_err(|error| failed(reason(&error)))?;
+    let replayed = replayed.map_err(|error| failed(reason(&error)))?;
+    let (count, missing, differences) =
+        (replayed.decisions, replayed.missing, replayed.differences);
     if args.json {
         let differences: Vec<_> = differences.iter().map(document).collect();
-        print_json(&json!({ "decisions": count, "differences": differences }))?;
+        print_json(&json!({ "decisions": count, "missing": missing, "differences": differences }))?;
     } else {
         differences.iter().for_each(print);
         println!("{count} decisions replayed, {} of them differ", differences.len());
+        if missing > 0 {
+            println!("the journal lacks {missing} decisions that could not be written");
+        }
     }
     let is_success = differences.is_empty() || other.is_some();
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_node::client::{Client, StartedClone};
+use farfork_node::usage::Placement;
 use farfork_node::{paths, usage};
 use farfork_pool::Pool;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, RestoreCall, Running};
-use farfork_types::{Cid, Tiering};
+use farfork_types::{Cid, LocalShare, Tiering};
 use serde::Serialize;
 
 use crate::far::{FarArgs, FarPool};
@@ -48,6 +49,10 @@ pub(crate) struct CloneArgs {
     /// copy: all pages, before it starts. An attached ghost keeps the policy that it was started with.
     #[arg(long, value_name = "mow|moa|hybrid|copy", default_value_t = Tiering::Mow)]
     tiering: Tiering,
+    /// Make this share of the image local before the clone runs, in thousandths: pages that clones write,
+    /// then hot and accessed ones, then others, spread evenly. The rest stays in the pool.
+    #[arg(long, value_name = "PERMILLE")]
+    local_share: Option<LocalShare>,
     /// Record which pages the clones touch; "farfork images show" counts them. Each clone takes a
     /// fault for each page it touches.
     #[arg(long)]
@@ -88,6 +93,8 @@ struct Clone<'a> {
     vmas: u64,
     pool_bytes: u64,
     local_bytes: u64,
+    near_bytes: u64,
+    far_bytes: u64,
     #[serde(flatten)]
     fetched: Option<&'a Fetched>,
 }
@@ -130,6 +137,9 @@ impl CloneArgs {
                  pids; use --pid-mode new for several",
             );
         }
+        if self.local_share.is_some() && (self.profile || self.tiering != Tiering::Mow) {
+            return Some("--local-share excludes --profile and any --tiering but mow");
+        }
         if self.ghost.is_some() && self.count > 1 {
             return Some("--ghost and --count exclude each other: a ghost takes one clone");
         }
@@ -160,6 +170,7 @@ impl CloneArgs {
             ghost: self.ghost.clone(),
             requested_ns: 0,
             tiering: self.tiering,
+            local_share: self.local_share,
             profile: self.profile,
             timeout_s: self.timeout,
         };
@@ -204,7 +215,18 @@ impl CloneArgs {
                     let (vmas, pool_bytes) = (usage.vmas, usage.pool_bytes);
                     let local_bytes = usage.local_bytes;
                     let (cid, running) = (cid.to_string(), &clone.running);
-                    Clone { cid, running, vmas, pool_bytes, local_bytes, fetched }
+                    let Placement { near_bytes, far_bytes } =
+                        usage::placement_of_family(running.pid);
+                    Clone {
+                        cid,
+                        running,
+                        vmas,
+                        pool_bytes,
+                        local_bytes,
+                        near_bytes,
+                        far_bytes,
+                        fetched,
+                    }
                 })
                 .collect();
             return Ok(print_json(&list)?);

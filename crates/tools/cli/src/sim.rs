@@ -1,12 +1,12 @@
 //! `farfork sim`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use farfork_sim::report::Report;
 use farfork_sim::trace::{self, Format, Trace};
-use farfork_sim::{Settings, page, profile, run as simulate};
+use farfork_sim::{JournalFile, Settings, page, profile, run_journalled as simulate};
 use farfork_sys::words;
 
 use crate::output::print_json;
@@ -45,6 +45,10 @@ pub(crate) struct Args {
     /// Write the report to this file, as one HTML page that needs no network.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the decisions to this file, which is made anew: a journal for farfork replay, with times in
+    /// milliseconds since the first call. After 64 MiB it is begun anew, and the previous part is kept.
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -62,7 +66,8 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let trace = trace::read(&args.trace, args.format, args.seed)?;
     warn(&trace);
     let profiles = profile::read(&args.profile, &trace)?;
-    let ended = simulate(&trace, &profiles, &settings)?;
+    let journal = args.journal.as_deref().map(journal).transpose()?;
+    let ended = simulate(&trace, &profiles, &settings, journal)?;
     let report = Report::new(&trace, &ended, args.seed);
     if let Some(path) = &args.report {
         fs::write(path, page(&trace, &ended, &settings, &report))
@@ -74,6 +79,12 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         print(&report);
     }
     Ok(if report.rows_malformed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Begins a journal.
+fn journal(path: &Path) -> Result<JournalFile, String> {
+    let opened = fs::File::create(path).and_then(|_| JournalFile::open(path));
+    opened.map_err(|error| format!("cannot write {}: {}", path.display(), words::of(&error)))
 }
 
 /// Reports malformed rows and assumptions on stderr.

@@ -278,8 +278,8 @@ fn regions_are_made_shown_checked_and_destroyed() {
     assert_eq!(call(&["region", "create", &path, "--size", "2M"]).trim(), path);
     place.fails(&["region", "create", &path, "--size", "2M"], 1, &["File exists"]);
     let info = json(&["region", "info", &path, "--json"]);
-    assert_eq!((&info["bytes"], &info["object_bytes"]), (&(2 << 20).into(), &64.into()));
-    assert_eq!(info["objects"], info["objects_free"]);
+    assert_eq!((&info["bytes"], &info["objects"]), (&(2 << 20).into(), &0.into()));
+    assert_eq!(info["data_bytes"], info["free_bytes"]);
     let mut client = farfork::Client::open(Path::new(&path)).expect("a client");
     client.allocate(64).expect("an object");
     client.mailbox("m", 4).expect("a mailbox");

@@ -59,7 +59,7 @@ impl Node {
         check_image(&image, name)?;
         let (waker, theirs) = Waker::new()?;
         let request = image.attached.request_waiting();
-        let kind = OverlayKind { tiering: *tiering, start: Start::Later };
+        let kind = OverlayKind { tiering: *tiering, start: Start::Later, share: None };
         let overlay = image.overlay_within(pool.pool(), kind, &container.headroom())?;
         let externals = [theirs];
         let handover =
@@ -91,6 +91,9 @@ impl Node {
     ) -> Result<(), NodeError> {
         if call.profile {
             return Err(NodeError::ProfileAttached);
+        }
+        if call.local_share.is_some() {
+            return Err(NodeError::ShareAttached);
         }
         if call.cid == attached.cid.to_string() {
             return Ok(());

@@ -5,7 +5,7 @@
 //! the agent's. A bundle that the user brings keeps its file system, namespaces, mounts and limits.
 //! Its process is replaced by the ghost's.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use caps::CapSet;
@@ -42,6 +42,11 @@ pub struct ContainerOptions<'a> {
     pub group: Option<&'a str>,
     /// Directories that are empty and in memory; those of a bundle are the bundle's affair.
     pub tmpfs: &'a [PathBuf],
+    /// Directories that are empty and read-only: a read-only mount keeps no process from sockets and named
+    /// pipes in it.
+    pub hidden: &'a [PathBuf],
+    /// What of the node is there all the same.
+    pub shown: &'a [PathBuf],
     /// Whether the node's files are read-only there. Its terminals are its own then.
     pub is_read_only: bool,
 }
@@ -89,6 +94,9 @@ fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
         namespace
     };
     linux.set_namespaces(Some(NAMESPACES.map(namespace).to_vec()));
+    if options.is_read_only {
+        linux.set_sysctl(Some(small_sockets()));
+    }
     let mut spec = Spec::default();
     let mut files = Root::default();
     files.set_path(root.to_owned()).set_readonly(Some(false));
@@ -102,6 +110,9 @@ fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
     if options.is_read_only && Path::new("/dev/pts").is_dir() {
         mounts.push(terminals());
     }
+    // Those of `tmpfs` may lie in them.
+    mounts.extend(options.hidden.iter().map(|directory| hidden(directory)));
+    mounts.extend(options.shown.iter().map(|path| shown(path)));
     for directory in options.tmpfs {
         mounts.push(empty(directory, options.memory_bytes)?);
     }
@@ -114,10 +125,31 @@ fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
     Ok(spec)
 }
 
+/// What a socket gets before it grows: beyond the limit of all, the kernel still gives each of them that much
+/// (cgroup v1), and a container can have thousands.
+fn small_sockets() -> HashMap<String, String> {
+    let sizes = "4096 16384 1048576";
+    ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]
+        .map(|name| (name.to_owned(), sizes.to_owned()))
+        .into()
+}
+
 /// Terminals that no other container sees.
 fn terminals() -> Mount {
     let options = ["newinstance", "nosuid", "noexec", "ptmxmode=0666", "mode=0620", MOST_TERMINALS];
     mount(Path::new("/dev/pts"), "devpts", "devpts", &options)
+}
+
+/// An empty directory in place of one that the node has. It becomes read-only when all mounts are made.
+fn hidden(directory: &Path) -> Mount {
+    let options = ["ro", "nosuid", "nodev", "noexec", "mode=0755", "size=1m"];
+    mount(directory, "tmpfs", "tmpfs", &options)
+}
+
+/// What the node has there, in a directory that is hidden.
+fn shown(path: &Path) -> Mount {
+    // As this agent sees it: the root of the container may lie in a directory that is hidden by now.
+    mount(path, "bind", &path.to_string_lossy(), &["rbind", "rro"])
 }
 
 /// An empty directory, writable by all users, in place of one that the node has.
@@ -303,6 +335,22 @@ mod tests {
             let text = seen(wrong).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
         }
+    }
+
+    #[test]
+    fn directories_are_hidden_but_for_what_is_needed() {
+        let (hidden, shown) = ([PathBuf::from("/run")], [PathBuf::from("/run/x/code")]);
+        let options =
+            ContainerOptions { hidden: &hidden, shown: &shown, ..ContainerOptions::default() };
+        let seen = json(&spec("abc", Path::new("/root/at"), &options).unwrap());
+        let mounts = &seen["mounts"];
+        assert_eq!(
+            (&mounts[2]["destination"], &mounts[2]["type"]),
+            (&"/run".into(), &"tmpfs".into())
+        );
+        assert!(mounts[2]["options"].as_array().unwrap().contains(&"ro".into()), "{mounts}");
+        assert_eq!(mounts[3]["destination"], "/run/x/code");
+        assert_eq!(mounts[3]["source"], "/run/x/code");
     }
 
     #[test]

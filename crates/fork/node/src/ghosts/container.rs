@@ -24,7 +24,7 @@ use farfork_sys::{mounts, pidfd, words};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
 use super::bundle::{self, ContainerOptions};
 use super::groups;
@@ -137,6 +137,10 @@ impl Container {
             failed(reason)
         })?;
         let memory = MemoryGroup::of_process(init_pid);
+        limit_sockets(memory.as_ref(), options).map_err(|error| {
+            places.clear(&id);
+            failed(format!("cannot limit its sockets' memory: {}", words::of(&error)))
+        })?;
         let freezer = groups::freezer(&directory);
         let places = places.clone();
         let container = Container { id, init_pid, init, places, memory, freezer };
@@ -197,6 +201,17 @@ impl Drop for Container {
     fn drop(&mut self) {
         self.end();
         self.places.clear(&self.id);
+    }
+}
+
+/// The buffers of a container's sockets take this part of its memory limit at most: with cgroup v1 they are not
+/// a part of its memory.
+const SOCKETS_PART: u64 = 4;
+
+fn limit_sockets(memory: Option<&MemoryGroup>, options: &ContainerOptions<'_>) -> io::Result<()> {
+    match memory.zip(options.memory_bytes) {
+        Some((group, bytes)) => group.limit_sockets(bytes / SOCKETS_PART),
+        None => Ok(()),
     }
 }
 
@@ -278,6 +293,9 @@ struct NodeRoot {
 /// its own root as the root of a container.
 fn show_root(root: &NodeRoot) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
+    // Of this thread, which now shares no such state with others, and of `runc`: directories that it makes for
+    // mounts are on the way of processes of other users.
+    rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
     mount(Some("/"), &root.at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;

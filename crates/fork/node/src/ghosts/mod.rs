@@ -110,6 +110,8 @@ impl Ghosts {
             pids_limit: call.pids_limit,
             group: call.group.as_deref(),
             tmpfs: &call.tmpfs,
+            hidden: &call.hidden,
+            shown: &call.shown,
             is_read_only: call.read_only,
         };
         let (container, ghost, times) = Container::create(&self.places, new_id()?, &options)?;

@@ -124,7 +124,7 @@ pub async fn ensure(inner: &Arc<Inner>, python: &Python) -> Result<(), BackendEr
 /// Checks that a clone of it starts, and can be reached.
 async fn starts(inner: &Arc<Inner>, python: &Python) -> Result<(), String> {
     let Some(node) = inner.settings.nodes.first() else { return Ok(()) };
-    let claim = Claim { memory_mb: super::ghosts::USUAL_MB, expected_bytes: None };
+    let claim = Claim { memory_mb: farfork_scheduler::USUAL_MB, expected_bytes: None };
     let start = Start {
         node: node.clone(),
         image: None,
@@ -132,7 +132,7 @@ async fn starts(inner: &Arc<Inner>, python: &Python) -> Result<(), String> {
         claim,
         tiering: Tiering::Mow,
     };
-    let reservation = inner.table.reserve(node, claim);
+    let reservation = inner.ledger.reserve(node, claim);
     let reservation = reservation.ok_or("the node has no memory left for an instance of 256 MB")?;
     let started = Arc::clone(inner).start(start, reservation).await;
     let started = started.map_err(|error| error.to_string())?;

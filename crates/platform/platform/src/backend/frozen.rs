@@ -11,7 +11,7 @@ impl Inner {
     /// Freezes an idle instance.
     pub async fn freeze(&self, id: u64) -> Result<(), NodesError> {
         let (node, pid) = self
-            .table
+            .ledger
             .freeze(id)
             .ok_or_else(|| failed("freeze", "it is busy, paused or has ended"))?;
         // If the request fails, the instance may be frozen all the same.
@@ -20,9 +20,9 @@ impl Inner {
 
     /// Thaws an instance.
     pub async fn thaw(&self, id: u64) -> Result<(), NodesError> {
-        let (node, pid) = self.table.location(id).ok_or_else(|| failed("thaw", "it has ended"))?;
+        let (node, pid) = self.ledger.location(id).ok_or_else(|| failed("thaw", "it has ended"))?;
         self.set_frozen(&node, pid, false).await?;
-        self.table.thawed(id);
+        self.ledger.thawed(id);
         Ok(())
     }
 

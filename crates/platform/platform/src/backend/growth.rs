@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use farfork_policy::occupant::OccupantId;
+use farfork_scheduler::PauseChange;
+
 use super::requests::{RequestClass, connect};
-use super::table::PauseChange;
 use super::{Inner, MEASURE, usages};
 
 /// Period of measurements on a crowded node.
@@ -27,7 +29,7 @@ pub fn watch(inner: &Arc<Inner>) -> io::Result<()> {
         let watching = move || {
             while let Some(inner) = inner.upgrade() {
                 inner.check_growth(&node);
-                if inner.table.wait_until_crowded(&node, MEASURE) {
+                if inner.ledger.wait_until_crowded(&node, MEASURE) {
                     thread::sleep(CLOSELY);
                 }
             }
@@ -40,12 +42,12 @@ impl Inner {
     /// Measures a node, and pauses or resumes instances.
     fn check_growth(&self, node: &str) {
         if let Some(group) = self.budgets.get(node) {
-            self.table.record_measured(node, group.used_bytes());
+            self.ledger.record_measured(node, group.used_bytes());
         }
         if self.apply_pauses(node) {
             // By newer measurements they may need less, and need not pause.
             if let Ok(clones) = usages(node) {
-                self.table.record_usage(node, Some(clones));
+                self.ledger.record_usage(node, Some(&clones));
             }
             self.apply_pauses(node);
         }
@@ -54,28 +56,26 @@ impl Inner {
     /// Decides which instances pause, and pauses or resumes those that change. Returns whether any
     /// was paused.
     fn apply_pauses(&self, node: &str) -> bool {
-        let Some(mut facts) = self.table.growth(node) else { return false };
-        let ghosts = self.attached.idle(node).into_iter().chain(self.ghosts.idle(node));
-        facts.idle_bytes += ghosts.map(|ghost| ghost.bytes).sum::<u64>();
-        let decision = self.advisor.policies.growth.decide(&facts);
+        let Some(facts) = self.ledger.growth(node) else { return false };
+        let decision = self.advisor.consider(&facts);
         // Before the decision is recorded, as instances take memory meanwhile.
         let changed = self.send_pauses(node, &decision.choice);
         // Without a change, no decision is recorded.
         if !changed.is_empty() {
-            self.advisor.record(node, &facts, &decision);
+            self.advisor.record(&node, &facts, &decision);
         }
         changed.contains(&true)
     }
 
     /// Sends pauses and resumes to the agent; returns those that succeeded, true for a pause.
-    fn send_pauses(&self, node: &str, ids: &[String]) -> Vec<bool> {
+    fn send_pauses(&self, node: &str, ids: &[OccupantId]) -> Vec<bool> {
         let mut changed = Vec::new();
-        for PauseChange { id, pid, paused } in self.table.pause(node, ids) {
+        for PauseChange { id, pid, paused } in self.ledger.pause(node, ids) {
             match connect(node, RequestClass::Look).and_then(|client| client.pause(pid, paused)) {
                 Ok(()) => changed.push(paused),
                 Err(error) => {
                     // It may have ended meanwhile. If not, this is retried.
-                    self.table.undo_pause(id, paused);
+                    self.ledger.undo_pause(id, paused);
                     tracing::debug!(node, pid, paused, %error, "cannot pause or resume an instance");
                 }
             }

@@ -4,14 +4,13 @@
 //!  agents       an agent for each emulated node, restarted when it exits; it outlives a killed
 //! platform
 //!  requests     requests to agents, with time limits
-//!  ghosts       empty ghosts of each node; attached: ghosts with an image
-//!  arrivals     when ghosts were taken
+//!  ghosts       makes and stops ghosts
 //!  orphans      ghosts that agents have but the platform does not know
 //!  start        ghost + image ─► clone, its connections (network) and its output (pipes)
 //!  images       the pool's images by name; checkpoints run in a process of their own
 //!  made_images  which of them this platform has made
 //!  base         the image that a function's first instance is a clone of
-//!  table        all instances, and the memory that they take
+//!  shared       the ledger of the nodes' instances and ghosts, and of the memory that they take
 //!  growth       pauses busy instances that together may take more than is free
 //!  frozen       freezes idle instances
 //! ```
@@ -21,8 +20,6 @@
 
 mod agent;
 mod agents;
-mod arrivals;
-mod attached;
 mod base;
 mod frozen;
 mod ghosts;
@@ -32,8 +29,8 @@ mod made_images;
 mod network;
 mod orphans;
 mod requests;
+mod shared;
 mod start;
-mod table;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use farfork_node::{NodeError, paths};
 use farfork_policy::Memory;
+use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
 use farfork_sys::process_group::ProcessCount;
@@ -53,15 +51,14 @@ use crate::scheduler::nodes::{
     BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
 };
 pub use agents::{Agents, Budgets, ProcessCounts};
-use attached::Attached;
 pub use base::Python;
-use ghosts::Ghosts;
+use ghosts::GhostMaker;
 use images::Images;
 use made_images::MadeImages;
 use network::Connector;
 use orphans::OrphanGhosts;
 use requests::{RequestClass, connect};
-use table::Table;
+use shared::SharedLedger;
 
 /// Period of measurements of instances.
 const LOOK: Duration = Duration::from_secs(1);
@@ -71,9 +68,6 @@ const MEASURE: Duration = Duration::from_millis(100);
 
 /// Processes and threads that must be free for an instance to start.
 const PROCESSES_OF_START: u64 = 32;
-
-/// Prefix of ghosts' names where instances have names, too.
-const GHOST: &str = "ghost-";
 
 /// Settings of the nodes.
 #[derive(Clone, Debug)]
@@ -146,9 +140,8 @@ struct Inner {
     settings: Settings,
     images: Images,
     made: Arc<MadeImages>,
-    table: Arc<Table>,
-    ghosts: Ghosts,
-    attached: Attached,
+    ledger: Arc<SharedLedger>,
+    ghosts: GhostMaker,
     orphans: OrphanGhosts,
     connector: Connector,
     budgets: Budgets,
@@ -174,14 +167,13 @@ impl Backend {
         let inner = Inner {
             made: Arc::new(MadeImages::read(&settings.state)),
             images: Images::new(pool, settings.clone()),
-            table: Arc::new(Table::new(
+            ledger: Arc::new(SharedLedger::new(
                 &settings.nodes,
                 settings.node_memory_bytes,
                 advisor.growth(),
             )),
-            attached: Attached::new(Arc::clone(&advisor)),
             orphans: OrphanGhosts::default(),
-            ghosts: Ghosts::new(Arc::clone(&advisor), ghosts::scratch(&needed)),
+            ghosts: GhostMaker::new(ghosts::places(&needed)),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
             processes,
@@ -195,7 +187,7 @@ impl Backend {
         }
         base::ensure(&backend.inner, python).await?;
         for node in &backend.inner.settings.nodes {
-            backend.inner.refill(node, ghosts::USUAL_MB);
+            backend.inner.refill(node, farfork_scheduler::USUAL_MB);
         }
         growth::watch(&backend.inner).map_err(BackendError::Connector)?;
         for node in &backend.inner.settings.nodes {
@@ -212,7 +204,7 @@ impl Inner {
         let name = node.to_owned();
         match blocking(move || usages(&name)).await {
             Some(Ok(clones)) => {
-                if self.table.record_usage(node, Some(clones)) {
+                if self.ledger.record_usage(node, Some(&clones)) {
                     tracing::info!(node, "a node answers again");
                 }
                 self.measure_pool(node).await;
@@ -253,16 +245,17 @@ impl Inner {
             self.request(node, move || connect(&name, RequestClass::Look)?.read_rate(&pool)).await;
         let read =
             read.inspect_err(|error| tracing::debug!(node, %error, "cannot measure the pool"));
-        self.table.record_read_rate(node, read.ok());
+        self.ledger.record_read_rate(node, read.ok());
     }
 
     /// Stops using a node that does not answer, until it does.
     fn lost(&self, node: &str, error: &NodeError) {
-        if self.table.record_usage(node, None) {
+        if self.ledger.record_usage(node, None) {
             tracing::error!(node, %error, "a node does not answer");
         }
-        self.ghosts.forget(node);
-        self.attached.forget_node(node);
+        if let Some((mut locked, id)) = self.ledger.lock_for(node) {
+            locked.ledger.forget_ghosts(id);
+        }
         if matches!(error, NodeError::Socket { .. }) {
             // The agent has exited, but its namespace does not end while a process in it is frozen.
             farfork_node::thaw_ghosts(&paths::socket(node));
@@ -306,14 +299,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 impl Nodes for Backend {
     fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
-        let Inner { table, ghosts, attached, .. } = &*self.inner;
-        let mut nodes = table.nodes(claim, |node| ghosts.waiting(node, claim.memory_mb));
-        if let Some(image) = image {
-            nodes.iter_mut().for_each(|node| {
-                node.attached_ghosts = attached.waiting(&node.name, image);
-            });
-        }
-        nodes
+        self.inner.ledger.nodes(claim, image)
     }
 
     fn pool(&self) -> Memory {
@@ -325,22 +311,19 @@ impl Nodes for Backend {
     }
 
     fn survey(&self) -> Vec<NodeState> {
-        let Inner { table, ghosts, attached, .. } = &*self.inner;
-        let mut nodes = table.survey(|node| ghosts.all_waiting(node));
-        nodes.iter_mut().for_each(|node| node.attached_ghosts = attached.all_waiting(&node.name));
-        nodes
+        self.inner.ledger.survey()
     }
 
     fn usage(&self, id: u64) -> Option<Usage> {
-        self.inner.table.usage(id)
+        self.inner.ledger.usage(id)
     }
 
     fn begin_work(&self, id: u64) -> bool {
-        self.inner.table.begin_work(id)
+        self.inner.ledger.begin_work(id)
     }
 
     fn end_work(&self, id: u64) {
-        self.inner.table.end_work(id);
+        self.inner.ledger.end_work(id);
     }
 
     fn freeze(&self, id: u64) -> BoxFuture<Result<(), NodesError>> {
@@ -354,27 +337,17 @@ impl Nodes for Backend {
     }
 
     fn ghosts(&self, node: &str) -> NodeGhosts {
-        let Inner { table, ghosts, attached, .. } = &*self.inner;
-        let mut idle = attached.idle(node);
-        idle.extend(ghosts.idle(node));
-        idle.iter_mut().for_each(|ghost| ghost.id.insert_str(0, GHOST));
-        NodeGhosts { idle, is_settling: table.has_set_aside(node) }
+        self.inner.ledger.idle_ghosts(node)
     }
 
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, BoxFuture<()>) {
-        let ids = ids.iter().filter_map(|id| id.strip_prefix(GHOST)).collect();
-        let (mut ghosts, attached_bytes) = self.inner.attached.withdraw(node, &ids);
-        let (empty, empty_bytes) = self.inner.ghosts.withdraw(node, &ids);
-        ghosts.extend(empty);
-        if !ghosts.is_empty() {
-            self.inner.ghosts.make_none(node);
-        }
+    fn stop_ghosts(&self, node: &str, ids: &[OccupantId]) -> (u64, BoxFuture<()>) {
+        let (ghosts, bytes) = self.inner.ledger.withdraw(node, ids);
         let inner = Arc::clone(&self.inner);
-        (attached_bytes + empty_bytes, Box::pin(async move { inner.stop(ghosts).await }))
+        (bytes, Box::pin(async move { inner.stop(ghosts).await }))
     }
 
     fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>> {
-        let reservation = self.inner.table.reserve(&start.node, start.claim);
+        let reservation = self.inner.ledger.reserve(&start.node, start.claim);
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let Some(reservation) = reservation else {
@@ -397,8 +370,8 @@ impl Nodes for Backend {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
             let reason = "it has ended".to_owned();
-            let (node, pid) = inner.table.location(id).ok_or(NodesError::Checkpoint { reason })?;
-            let _going = inner.table.prevent_pause(id);
+            let (node, pid) = inner.ledger.location(id).ok_or(NodesError::Checkpoint { reason })?;
+            let _going = inner.ledger.prevent_pause(id);
             // Recorded before it is made, so that no image is left unrecorded.
             let name = image.clone();
             inner.record_images(move |made| made.add(&name)).await;
@@ -407,7 +380,7 @@ impl Nodes for Backend {
     }
 
     fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
-        let (promoting, inner) = (self.inner.table.promote(id), Arc::clone(&self.inner));
+        let (promoting, inner) = (self.inner.ledger.promote(id), Arc::clone(&self.inner));
         Box::pin(async move {
             let failed = |reason: &str| NodesError::Promotion { reason: reason.to_owned() };
             let no_room = "its node has no memory left, or it was not measured yet";
@@ -417,7 +390,7 @@ impl Nodes for Backend {
             let name = node.clone();
             let promote = move || connect(&name, RequestClass::Promote)?.promote(pid, pages);
             let promoted = inner.request(&node, promote).await;
-            table::until_counted(promoting);
+            shared::until_counted(promoting);
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
         })
@@ -440,7 +413,7 @@ impl Nodes for Backend {
     fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
-            inner.stop(inner.attached.forget_image(&image)).await;
+            inner.stop(inner.ledger.forget_image(&image)).await;
             inner.images.remove(&image).await?;
             inner.record_images(move |made| made.remove(&image)).await;
             Ok(())

@@ -11,8 +11,8 @@ use farfork_types::wire::{GhostPhase, GhostState};
 use tokio::time::{Duration, Instant};
 
 use super::Inner;
-use super::attached::Ghost;
 use super::requests::{RequestClass, connect};
+use super::shared::Ghost;
 
 /// Period of the check.
 pub const PERIOD: Duration = Duration::from_secs(5);
@@ -54,8 +54,7 @@ impl Inner {
             return;
         };
         // Read after the agent's list, so that a ghost made meanwhile is known.
-        let mut known = self.ghosts.ids(node);
-        known.extend(self.attached.ids(node));
+        let known = self.ledger.ghost_names(node);
         let waiting = ghosts.into_iter().filter(waits).map(|ghost| ghost.id);
         let orphans =
             self.orphans.update(node, &waiting.filter(|id| !known.contains(id)).collect());

@@ -66,13 +66,13 @@ impl Inner {
         node: &str,
         request: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
     ) -> Result<T, RequestError> {
-        if !self.table.answers(node) {
+        if !self.ledger.answers(node) {
             return Err(RequestError::Lost);
         }
         tokio::select! {
             biased;
             result = blocking(request) => Ok(result.ok_or(RequestError::Over)??),
-            () = self.table.until_lost(node) => Err(RequestError::Lost),
+            () = self.ledger.until_lost(node) => Err(RequestError::Lost),
         }
     }
 }

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use farfork_node::NodeError;
 use farfork_node::client::{Client, StartedClone};
+use farfork_scheduler::ImageSpec;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, RestoreCall};
 use farfork_types::{Cid, Tiering};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
-use super::attached::ImageSpec;
 use super::requests::{RequestClass, RequestError, connect};
-use super::table::Reservation;
+use super::shared::{Ghost, Reservation};
 use super::{Inner, ghosts};
 use crate::scheduler::nodes::{NodesError, Output, Start, StartTimes, Started};
 
@@ -77,14 +77,17 @@ impl Inner {
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
         let took = StartTimes { whole: begun.elapsed(), container, restore };
         if start.image.is_some() {
-            self.attached.started(&node, &wanted.name, restore, was_attached);
+            if let Some((mut locked, node)) = self.ledger.lock_for(&node) {
+                let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
+                locked.ledger.record_start(node, &wanted.name, us, was_attached);
+            }
             // In a task, so that the waiting call is not delayed.
             let (inner, node) = (Arc::clone(&self), node.clone());
             tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
         }
         let id = reservation.id;
-        let table = Arc::clone(&self.table);
-        let paused = Arc::new(move || table.paused(id));
+        let ledger = Arc::clone(&self.ledger);
+        let paused = Arc::new(move || ledger.paused(id));
         let ended = Box::pin(end_of(clone, reservation));
         Ok(Started { id, took, was_attached, tiering, paused, connect, output, ended })
     }
@@ -94,7 +97,7 @@ impl Inner {
     fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &ImageSpec) -> (bool, Option<String>) {
         // For the base image, empty ghosts are used.
         if start.image.is_some() {
-            let (taken, stale) = self.attached.take(&start.node, wanted);
+            let (taken, stale) = self.take_attached(&start.node, wanted);
             if !stale.is_empty() {
                 let inner = Arc::clone(self);
                 tokio::spawn(async move { inner.stop(stale).await });
@@ -104,9 +107,22 @@ impl Inner {
             }
         }
         let memory_mb = start.claim.memory_mb;
-        let waiting = self.ghosts.take(&start.node, memory_mb);
+        let waiting = self.ledger.lock_for(&start.node).and_then(|(mut locked, node)| {
+            let now_us = locked.now_us;
+            locked.ledger.take_empty(node, memory_mb, now_us)
+        });
         self.refill(&start.node, memory_mb);
         (false, waiting)
+    }
+
+    /// Takes a ghost with an image. Also returns ghosts to be stopped because the image has changed.
+    fn take_attached(&self, node: &str, wanted: &ImageSpec) -> (Option<String>, Vec<Ghost>) {
+        let Some((mut locked, node)) = self.ledger.lock_for(node) else {
+            return (None, Vec::new());
+        };
+        let now_us = locked.now_us;
+        let (taken, stale) = locked.ledger.take_attached(node, wanted, now_us);
+        (taken, locked.named(stale))
     }
 
     /// The error of a failed start. A node whose agent is gone is not used until it answers. After
@@ -184,6 +200,7 @@ impl Restore {
             requested_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ghost: Some(ghost),
             tiering: self.tiering,
+            local_share: None,
             profile: false,
             timeout_s: DEFAULT_TIMEOUT_S,
         };

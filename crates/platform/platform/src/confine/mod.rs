@@ -31,6 +31,11 @@ const LEAST_MACHINE_PIDS: u64 = 32_768;
 /// World-writable directories of a node: each instance has its own.
 pub const SCRATCH: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"];
 
+/// Directories of a node with sockets and named pipes of its services, and with files of its users: functions
+/// see them empty. A mount that is read-only does not keep a process from sockets and pipes.
+pub const HIDDEN: [&str; 8] =
+    ["/run", "/var/lib", "/var/spool", "/home", "/root", "/srv", "/mnt", "/media"];
+
 /// The user id and group id of a namespace's functions.
 pub fn user(namespace_number: u32) -> u32 {
     FIRST_USER + namespace_number

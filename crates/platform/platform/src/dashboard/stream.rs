@@ -156,6 +156,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Scene {
         looks: AtomicU64,
+        decided: AtomicU64,
         decisions: Decisions,
     }
 
@@ -163,6 +164,7 @@ mod tests {
         fn decide(&self, count: usize) {
             for _ in 0..count {
                 self.decisions.publish(&Record {
+                    number: self.decided.fetch_add(1, Ordering::Relaxed),
                     at_ms: 1,
                     about: "g/<b>".to_owned(),
                     question: "checkpoint".to_owned(),

@@ -1,5 +1,7 @@
 //! Asks the policies, and writes the decision journal.
 
+use std::cell::RefCell;
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -9,11 +11,13 @@ use std::time::Duration;
 
 use farfork_policy::journal::{self, Line, Record};
 use farfork_policy::settings::Growth;
-use farfork_policy::{Decision, Facts, Policies, Policy, Settings};
+use farfork_policy::{Decision, Facts, Policies, Question, Settings};
+use farfork_scheduler::Advice;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::decisions::Decisions;
 use crate::clock::now_ms;
@@ -24,14 +28,23 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Policies and their journal.
 #[derive(Debug)]
 pub struct Advisor {
-    /// The policies.
-    pub policies: Policies,
+    policies: Policies,
     settings: Settings,
-    journal: Mutex<Option<JournalFile>>,
+    book: Mutex<Book>,
+    /// When it was made, if time is counted from then on.
+    begun: Option<Instant>,
     /// Counts of decisions.
     pub counts: Family<DecisionLabels, Counter>,
     /// Decisions for viewers.
     pub decisions: Decisions,
+}
+
+/// Numbers decisions and writes them down.
+#[derive(Debug, Default)]
+struct Book {
+    /// The number of the next decision.
+    next: u64,
+    journal: Option<JournalFile>,
 }
 
 /// Labels of the count of decisions.
@@ -149,9 +162,14 @@ impl Advisor {
         if let Some(journal) = &mut journal {
             journal.write(settings, &Line::Settings { settings })?;
         }
-        let (policies, journal) = (settings.into(), Mutex::new(journal));
+        let (policies, book) = (settings.into(), Mutex::new(Book { next: 0, journal }));
         let (counts, decisions) = Default::default();
-        Ok(Advisor { policies, settings, journal, counts, decisions })
+        Ok(Advisor { policies, settings, book, begun: None, counts, decisions })
+    }
+
+    /// The same for a simulation: times in the journal count from now on, by the clock of Tokio.
+    pub fn simulated(settings: Settings, journal: Option<JournalFile>) -> io::Result<Advisor> {
+        Ok(Advisor { begun: Some(Instant::now()), ..Advisor::new(settings, journal)? })
     }
 
     /// The policy of memory that stays free for busy instances.
@@ -164,29 +182,86 @@ impl Advisor {
         Duration::from_millis(self.settings.freeze.after_ms)
     }
 
-    /// Decides by a policy, and records the decision.
-    pub fn decide<F: Facts>(&self, policy: &dyn Policy<F>, about: &str, facts: &F) -> F::Choice {
-        let decision = policy.decide(facts);
-        self.record(about, facts, &decision);
-        decision.choice
+    /// Decides by a policy, without recording the decision.
+    pub fn consider<F: Question>(&self, facts: &F) -> Decision<F::Choice> {
+        F::policy(&self.policies).decide(facts)
+    }
+
+    /// Decides where a lock is held: decisions are recorded when the returned value is dropped.
+    pub fn deferred(&self) -> Deferred<'_> {
+        Deferred { advisor: self, made: RefCell::default() }
     }
 
     /// Counts, publishes and journals a decision.
-    pub fn record<F: Facts>(&self, about: &str, facts: &F, decision: &Decision<F::Choice>) {
-        self.counts.get_or_create(&DecisionLabels::new::<F>(&decision.choice)).inc();
-        let record = Record::new(now_ms(), about, facts, decision).map_err(io::Error::from);
+    pub fn record<F: Facts>(&self, about: &dyn Display, facts: &F, decision: &Decision<F::Choice>) {
+        self.keep(self.made(about, facts, decision));
+    }
+
+    fn made<F: Facts>(
+        &self,
+        about: &dyn Display,
+        facts: &F,
+        decision: &Decision<F::Choice>,
+    ) -> Made {
+        let record = Record::new(self.now_ms(), &about.to_string(), facts, decision);
+        let labels = DecisionLabels::new::<F>(&decision.choice);
+        Made { labels, record: record.map_err(io::Error::from) }
+    }
+
+    fn keep(&self, made: Made) {
+        let Made { labels, record } = made;
+        self.counts.get_or_create(&labels).inc();
+        // Under one lock, so that the journal has decisions in the order of their numbers.
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = record.map(|record| Record { number: book.next, ..record });
+        book.next += 1;
         if let Ok(record) = &record {
             self.decisions.publish(record);
         }
-        self.append(record);
-    }
-
-    /// Writes a record to the journal, if there is one.
-    fn append(&self, record: io::Result<Record>) {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &mut *journal {
+        if let Some(file) = &mut book.journal {
             file.append(self.settings, record.map(Line::Record));
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = |begun: Instant| u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.begun.map_or_else(now_ms, since)
+    }
+}
+
+impl Advice for Advisor {
+    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+        let decision = self.consider(facts);
+        self.record(about, facts, &decision);
+        decision.choice
+    }
+}
+
+/// A decision that is to be recorded.
+#[derive(Debug)]
+struct Made {
+    labels: DecisionLabels,
+    record: io::Result<Record>,
+}
+
+/// Decides, and records the decisions when it is dropped.
+#[derive(Debug)]
+pub struct Deferred<'a> {
+    advisor: &'a Advisor,
+    made: RefCell<Vec<Made>>,
+}
+
+impl Advice for Deferred<'_> {
+    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+        let decision = self.advisor.consider(facts);
+        self.made.borrow_mut().push(self.advisor.made(about, facts, &decision));
+        decision.choice
+    }
+}
+
+impl Drop for Deferred<'_> {
+    fn drop(&mut self) {
+        self.made.take().into_iter().for_each(|made| self.advisor.keep(made));
     }
 }
 
@@ -212,8 +287,8 @@ mod tests {
 
     fn replayed(path: &Path) -> (usize, usize) {
         let file = BufReader::new(File::open(path).unwrap());
-        let (count, differences) = journal::replay(file, None).unwrap();
-        (count, differences.len())
+        let replayed = journal::replay(file, None).unwrap();
+        (replayed.decisions, replayed.differences.len())
     }
 
     #[test]
@@ -225,7 +300,7 @@ mod tests {
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
             for (calls, expected) in [(1, Timing::NotYet), (16, Timing::Now)] {
                 let facts = CheckpointFacts { calls, ..CheckpointFacts::default() };
-                let choice = advisor.decide(&*advisor.policies.checkpoint, "guest/a", &facts);
+                let choice = advisor.decide(&"guest/a", &facts);
                 assert_eq!(choice, expected);
             }
         }
@@ -242,7 +317,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             let journal = JournalFile::open(&path).unwrap();
             let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-            advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+            advisor.decide(&"guest/a", &CheckpointFacts::default());
         }
         assert_eq!(replayed(&path), (2, 0));
     }
@@ -256,17 +331,17 @@ mod tests {
     }
 
     fn ask(advisor: &Advisor) {
-        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&"guest/a", &CheckpointFacts::default());
     }
 
     fn lost(advisor: &Advisor) -> u64 {
-        advisor.journal.lock().unwrap().as_ref().unwrap().lost
+        advisor.book.lock().unwrap().journal.as_ref().unwrap().lost
     }
 
     /// Replaces the journal's file; returns the old one.
     fn replace(advisor: &Advisor, file: File) -> File {
-        let mut journal = advisor.journal.lock().unwrap();
-        std::mem::replace(&mut journal.as_mut().unwrap().file, file)
+        let mut book = advisor.book.lock().unwrap();
+        std::mem::replace(&mut book.journal.as_mut().unwrap().file, file)
     }
 
     #[test]
@@ -284,6 +359,8 @@ mod tests {
         replace(&advisor, disk);
         ask(&advisor);
         assert_eq!((replayed(&path), lost(&advisor)), ((2, 0), 0));
+        let file = BufReader::new(File::open(&path).unwrap());
+        assert_eq!(journal::replay(file, None).unwrap().missing, 3, "numbers show what is lost");
     }
 
     #[test]
@@ -291,7 +368,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("decisions.jsonl");
         let advisor = asked(&path);
-        advisor.journal.lock().unwrap().as_mut().unwrap().bytes = MOST_BYTES;
+        advisor.book.lock().unwrap().journal.as_mut().unwrap().bytes = MOST_BYTES;
         // The old journal was renamed, and creating the new one failed.
         fs::rename(&path, directory.path().join("decisions.old.jsonl")).unwrap();
         fs::create_dir(&path).unwrap();
@@ -310,7 +387,7 @@ mod tests {
         let mut journal = JournalFile::open(&path).unwrap();
         journal.bytes = MOST_BYTES;
         let advisor = Advisor::new(Settings::default(), Some(journal)).unwrap();
-        advisor.decide(&*advisor.policies.checkpoint, "guest/a", &CheckpointFacts::default());
+        advisor.decide(&"guest/a", &CheckpointFacts::default());
         assert_eq!(replayed(&path), (1, 0));
         assert!(directory.path().join("decisions.old.jsonl").exists());
         let text = fs::read_to_string(&path).unwrap();

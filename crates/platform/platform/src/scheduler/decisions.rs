@@ -55,7 +55,6 @@ pub struct Decisions {
 
 #[derive(Debug, Default)]
 struct Kept {
-    next: u64,
     last: BTreeMap<String, VecDeque<Arc<Published>>>,
 }
 
@@ -70,14 +69,13 @@ impl Decisions {
     pub fn publish(&self, record: &Record) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let published = Arc::new(Published {
-            number: kept.next,
+            number: record.number,
             at_ms: record.at_ms,
             about: record.about.clone(),
             question: record.question.clone(),
             choice: record.choice.clone(),
             why: record.why.clone(),
         });
-        kept.next += 1;
         let last = kept.last.entry(record.question.clone()).or_default();
         if last.len() == KEPT {
             last.pop_front();
@@ -103,8 +101,9 @@ mod tests {
     use super::*;
     use tokio::sync::broadcast::error::TryRecvError;
 
-    fn record(question: &str, why: &str) -> Record {
+    fn record(number: u64, question: &str, why: &str) -> Record {
         Record {
+            number,
             at_ms: 7,
             about: "guest/a".to_owned(),
             question: question.to_owned(),
@@ -117,8 +116,9 @@ mod tests {
     #[test]
     fn rare_decisions_stay_beside_frequent_ones() {
         let decisions = Decisions::default();
-        decisions.publish(&record("checkpoint", "rare"));
-        (0..100).for_each(|number| decisions.publish(&record("keep-alive", &number.to_string())));
+        decisions.publish(&record(0, "checkpoint", "rare"));
+        (0..100)
+            .for_each(|one| decisions.publish(&record(1 + one, "keep-alive", &one.to_string())));
         let past = decisions.subscribe().past;
         assert_eq!(past.len(), 1 + KEPT);
         assert_eq!((past[0].why.as_str(), past[1].why.as_str()), ("rare", "84"));
@@ -128,14 +128,14 @@ mod tests {
     #[test]
     fn each_decision_arrives_once_and_lost_ones_are_counted() {
         let decisions = Decisions::default();
-        decisions.publish(&record("checkpoint", "before"));
+        decisions.publish(&record(0, "checkpoint", "before"));
         let Subscription { past, mut upcoming } = decisions.subscribe();
         assert_eq!(past.len(), 1);
         assert_eq!(upcoming.try_recv(), Err(TryRecvError::Empty));
-        decisions.publish(&record("checkpoint", "after"));
+        decisions.publish(&record(1, "checkpoint", "after"));
         assert_eq!(upcoming.try_recv().unwrap().why, "after");
         let many = BEHIND as u64 + 44;
-        (0..many).for_each(|_| decisions.publish(&record("checkpoint", "much")));
+        (0..many).for_each(|one| decisions.publish(&record(2 + one, "checkpoint", "much")));
         assert_eq!(upcoming.try_recv(), Err(TryRecvError::Lagged(44)));
         assert_eq!(upcoming.try_recv().unwrap().number, 2 + 44);
     }

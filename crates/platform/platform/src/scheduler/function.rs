@@ -14,11 +14,12 @@ mod resting;
 mod starting;
 mod tiering;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfork_policy::observed::{IdleGaps, RecentLatency};
+use farfork_policy::observed::RecentLatency;
+use farfork_scheduler::Resting;
 use farfork_types::Tiering;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -34,7 +35,7 @@ use super::platform::Shared;
 use super::running::Run;
 use super::{Call, CallSlot, image, snapshot};
 use crate::api::{Action, Activation};
-use resting::Idle;
+use crate::clock::Clock;
 
 /// An instance's memory, until one was measured.
 const GUESSED_BYTES: u64 = 16 << 20;
@@ -44,8 +45,6 @@ const GUESSED_COLD_US: u64 = 300_000;
 const MOST_TRIES: u32 = 3;
 /// After this many failed starts of clones in a row an image is given up.
 const MOST_FAILED_CLONES: u32 = 2;
-/// Calls remembered to compute calls per hour.
-const REMEMBERED_CALLS: usize = 1024;
 const HOUR: Duration = Duration::from_secs(3600);
 /// How long a call waits for a node that answers.
 const NO_NODE: Duration = Duration::from_secs(10);
@@ -124,8 +123,10 @@ pub struct Function {
     inbox: UnboundedReceiver<Message>,
     outbox: UnboundedSender<Message>,
     queue: VecDeque<QueuedCall>,
-    /// The most recently used is last.
-    idle: Vec<Idle>,
+    clock: Clock,
+    resting: Resting,
+    /// The instances that rest.
+    idle: BTreeMap<u64, Box<Instance>>,
     /// Instances that serve a call or are being checkpointed.
     busy: usize,
     starting: usize,
@@ -137,10 +138,7 @@ pub struct Function {
     code: Option<Arc<Code>>,
     tiering: Tiering,
     latency: RecentLatency,
-    gaps: IdleGaps,
-    recent_calls: VecDeque<Instant>,
     answered: u64,
-    last_end: Option<Instant>,
     /// Most local memory measured of an instance, in bytes.
     local_bytes: Option<u64>,
     /// Most local memory measured of a clone under this tiering policy, in bytes.
@@ -175,7 +173,9 @@ impl Function {
             inbox,
             outbox,
             queue: VecDeque::new(),
-            idle: Vec::new(),
+            clock: Clock::default(),
+            resting: Resting::default(),
+            idle: BTreeMap::new(),
             busy: 0,
             starting: 0,
             image: Image::None { next_after: 0 },
@@ -184,10 +184,7 @@ impl Function {
             code: None,
             tiering: Tiering::default(),
             latency: RecentLatency::default(),
-            gaps: IdleGaps::default(),
-            recent_calls: VecDeque::new(),
             answered: 0,
-            last_end: None,
             local_bytes: None,
             clone_bytes: None,
             whole_bytes: None,
@@ -275,14 +272,15 @@ impl Function {
 
     /// When to wake up without a message.
     fn wake(&self) -> Instant {
-        let due = self.idle.iter().map(Idle::due).chain(self.retry_at).min();
+        let due = self.resting.due_us().map(|us| self.clock.at(us));
+        let due = due.into_iter().chain(self.retry_at).min();
         due.unwrap_or_else(|| Instant::now() + HOUR)
     }
 
     fn handle(&mut self, message: Message) {
         match message {
             Message::Evict(id) | Message::Ended(id) => {
-                self.idle.retain(|idle| idle.instance.id != id);
+                self.end_idle(id);
             }
             Message::Reclaim if self.has_image() => self.do_without_image(),
             Message::Reclaim => {}
@@ -308,28 +306,13 @@ impl Function {
     }
 
     fn enqueue(&mut self, waiting: QueuedCall) {
-        let now = Instant::now();
-        if let Some(end) = self.last_end.filter(|_| self.busy == 0 && self.queue.is_empty()) {
-            self.gaps.add(millis(now - end));
-        }
-        self.recent_calls.push_back(now);
-        if self.recent_calls.len() > REMEMBERED_CALLS {
-            self.recent_calls.pop_front();
-        }
+        let was_quiet = self.busy == 0 && self.queue.is_empty();
+        self.resting.called(self.clock.now_us(), was_quiet);
         self.queue.push_back(waiting);
     }
 
-    /// Calls in the last hour.
-    fn calls_per_hour(&mut self) -> u64 {
-        let now = Instant::now();
-        while self.recent_calls.front().is_some_and(|at| now - *at > HOUR) {
-            self.recent_calls.pop_front();
-        }
-        self.recent_calls.len() as u64
-    }
-
     fn call_finished(&mut self, instance: Option<Box<Instance>>, run_us: Option<u64>) {
-        self.last_end = Some(Instant::now());
+        self.resting.call_ended(self.clock.now_us());
         if let Some(run_us) = run_us {
             self.latency.add(run_us);
             self.answered += 1;
@@ -349,8 +332,9 @@ impl Function {
     /// Drops the code unless an instance may load it: it may have tens of megabytes, and the store
     /// has it.
     fn drop_unneeded_code(&mut self) {
-        let lacks_code = |idle: &Idle| !idle.instance.has_code();
-        if self.queue.is_empty() && self.starting == 0 && !self.idle.iter().any(lacks_code) {
+        let mut idle = self.idle.values();
+        let has_code = idle.all(|instance| instance.has_code());
+        if self.queue.is_empty() && self.starting == 0 && has_code {
             self.code = None;
         }
     }
@@ -364,13 +348,12 @@ impl Function {
             // run.
             let Some(run) = self.shared.running.begin(limit, is_awaited) else { continue };
             // The most recently used, so that the windows of others run out.
-            let has_room = |idle: &Idle| self.shared.nodes.begin_work(idle.instance.id);
-            let Some(index) = self.idle.iter().rposition(has_room) else {
+            let taken = self.resting.take(|id| self.shared.nodes.begin_work(id));
+            let Some(instance) = taken.and_then(|id| self.idle.remove(&id)) else {
                 self.queue.push_front(waiting);
                 break;
             };
-            let idle = self.idle.remove(index);
-            self.dispatch(idle.instance, waiting, run);
+            self.dispatch(instance, waiting, run);
         }
         let now = Instant::now();
         if self.retry_at.is_some_and(|at| at > now) && !self.queue.is_empty() {

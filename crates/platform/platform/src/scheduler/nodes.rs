@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
+use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
+pub use farfork_scheduler::{Claim, Usage};
 use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -94,29 +96,6 @@ pub enum NodesError {
     },
 }
 
-/// What an instance may take of a node's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
-    /// Its limit, in megabytes.
-    pub memory_mb: u64,
-    /// What earlier instances like it were seen to take, in bytes. Without it, the limit is
-    /// expected.
-    pub expected_bytes: Option<u64>,
-}
-
-impl Claim {
-    /// The limit, in bytes.
-    pub fn most_bytes(self) -> u64 {
-        self.memory_mb << 20
-    }
-
-    /// What it is expected to take at its start, in bytes.
-    pub fn first_bytes(self) -> u64 {
-        let most = self.most_bytes();
-        self.expected_bytes.map_or(most, |expected| expected.min(most))
-    }
-}
-
 /// An instance to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
@@ -141,15 +120,6 @@ pub struct StartTimes {
     pub container: Duration,
     /// From the request for the clone to its first instruction.
     pub restore: Duration,
-}
-
-/// Memory of an instance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Local memory, including page tables, in bytes.
-    pub local_bytes: u64,
-    /// Touched pages that it maps from the pool, in bytes.
-    pub pool_bytes: u64,
 }
 
 /// A node, whether it answers or not.
@@ -178,7 +148,7 @@ pub struct NodeState {
 /// Ghosts that wait on a node and can be evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeGhosts {
-    /// The ghosts, by names that differ from those of instances.
+    /// The ghosts.
     pub idle: Vec<Idle>,
     /// Whether memory is set aside for a moment, as for ghosts that are being made.
     pub is_settling: bool,
@@ -241,9 +211,9 @@ pub trait Nodes: Debug + Send + Sync {
     /// The ghosts that wait on a node.
     fn ghosts(&self, node: &str) -> NodeGhosts;
     /// Stops those of these ghosts that still wait, and makes none there for a moment. Ignores
-    /// names that are not ghosts. Returns their bytes, and a future that completes when they have
+    /// instances. Returns their bytes, and a future that completes when they have
     /// ended.
-    fn stop_ghosts(&self, node: &str, ids: &[String]) -> (u64, BoxFuture<()>);
+    fn stop_ghosts(&self, node: &str, ids: &[OccupantId]) -> (u64, BoxFuture<()>);
     /// Starts an instance.
     fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>>;
     /// Checkpoints an instance that waits for a connection into a named image, with the ranges

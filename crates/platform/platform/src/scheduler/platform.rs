@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::accepted;
 use super::counter::KeyedCounter;
 use super::decisions::Subscription;
-use super::fleet::Fleet;
+use super::fleet::SharedFleet;
 use super::function::{Command, Function, QueuedCall};
 use super::image_usage::ImageUsage;
 use super::instance::{CallOutcome, CallTimes};
@@ -46,7 +46,7 @@ pub struct Shared {
     /// The policies.
     pub advisor: Arc<Advisor>,
     /// All instances.
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<SharedFleet>,
     /// Use of images.
     pub image_usage: Arc<ImageUsage>,
     /// Metrics.
@@ -97,7 +97,7 @@ impl Platform {
         others: OtherRuntimes,
         memory: Arc<RequestMemory>,
     ) -> Result<Arc<Platform>, StoreError> {
-        let fleet = Arc::<Fleet>::default();
+        let fleet = Arc::<SharedFleet>::default();
         let shared = Arc::new(Shared {
             metrics: Metrics::new(&nodes, &fleet, &advisor).of_disk(&store, &folders),
             store,

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_policy::Memory;
+use farfork_policy::occupant::OccupantId;
 use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
 use farfork_policy::relief::ReliefFacts;
+use farfork_scheduler::Advice;
 
-use super::fleet::Occupancy;
 use super::image;
 use super::image_usage::ImageStats;
 use super::nodes::{Claim, NodeGhosts};
 use super::platform::Shared;
+use farfork_scheduler::Occupancy;
 
 /// Period of the check of nodes' memory.
 const RELIEF: Duration = Duration::from_millis(250);
@@ -30,7 +32,7 @@ impl Shared {
     }
 
     /// Evicts these instances and ghosts if they are still idle.
-    pub fn evict(&self, node: &str, ids: &[String]) {
+    pub fn evict(&self, node: &str, ids: &[OccupantId]) {
         self.fleet.evict(ids);
         let (bytes, ending) = self.nodes.stop_ghosts(node, ids);
         if bytes > 0 {
@@ -50,7 +52,7 @@ pub async fn relieve(shared: Arc<Shared>) {
         for node in shared.nodes.nodes(Claim::default(), None) {
             let Occupancy { idle, leaving_bytes, .. } = shared.occupancy(&node.name);
             let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
-            let decision = shared.advisor.policies.relief.decide(&facts);
+            let decision = shared.advisor.consider(&facts);
             // A decision to evict nothing is not recorded.
             if !decision.choice.is_empty() {
                 shared.advisor.record(&node.name, &facts, &decision);
@@ -69,7 +71,7 @@ pub async fn reclaim(shared: Arc<Shared>) {
         // A cheap check with one fictitious image, before all images are listed.
         let all = ImageFacts { bytes: pool.used_bytes, ..ImageFacts::default() };
         let facts = ReclaimFacts { pool, wanted_bytes, images: vec![all] };
-        if shared.advisor.policies.reclaim.decide(&facts).choice.is_empty() {
+        if shared.advisor.consider(&facts).choice.is_empty() {
             continue;
         }
         for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {
@@ -109,7 +111,7 @@ async fn chosen(
     if facts.images.is_empty() || kept_all.as_ref() == Some(&facts) {
         return Vec::new();
     }
-    let chosen = shared.advisor.decide(&*shared.advisor.policies.reclaim, "pool", &facts);
+    let chosen = shared.advisor.decide(&"pool", &facts);
     *kept_all = chosen.is_empty().then_some(facts);
     chosen
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
+use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
@@ -436,17 +437,17 @@ impl Nodes for SimulatedNodes {
             return NodeGhosts::default();
         }
         let ghost = |(id, bytes): (&String, &u64)| {
-            let (id, bytes, saves_us, uses_per_hour) = (id.clone(), *bytes, 1, 1);
+            let (id, bytes, saves_us, uses_per_hour) = (OccupantId::from(&**id), *bytes, 1, 1);
             Idle { id, bytes, saves_us, uses_per_hour }
         };
         let idle = state.ghosts.iter().map(ghost).collect();
         NodeGhosts { idle, is_settling: state.is_settling }
     }
 
-    fn stop_ghosts(&self, _: &str, ids: &[String]) -> (u64, BoxFuture<()>) {
+    fn stop_ghosts(&self, _: &str, ids: &[OccupantId]) -> (u64, BoxFuture<()>) {
         let nodes = self.clone();
         let mut state = self.state();
-        let bytes = ids.iter().filter_map(|id| state.ghosts.remove(id)).sum();
+        let bytes = ids.iter().filter_map(|id| state.ghosts.remove(&id.to_string())).sum();
         state.ending_bytes += bytes;
         let duration = state.durations.stop;
         let ending = Box::pin(async move {

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use farfork_platform::api::{
     Action, Activation, ApiError, Name, Outcome, Response, Runtimes, StartKind, Times,
 };
-use farfork_platform::connections::{self, ClientTimeouts};
+use farfork_platform::connections::{self, ClientLimits};
 use farfork_platform::gateway::{Gateway, router};
 use farfork_platform::memory::RequestMemory;
 use farfork_platform::scheduler::{Call, CallCounts, CallSlot, Caller};
@@ -154,21 +154,28 @@ impl Answer {
 
 impl Bed {
     pub fn new() -> Bed {
-        Bed::waiting(ClientTimeouts::default(), Requests::default())
+        Bed::waiting(ClientLimits::default(), Requests::default())
     }
 
     /// A gateway that does not wait for slow clients.
     pub fn impatient() -> Bed {
-        let patience = ClientTimeouts { head: SOON, body: SOON, answer: SOON };
+        let patience =
+            ClientLimits { head: SOON, body: SOON, answer: SOON, ..ClientLimits::default() };
         Bed::waiting(patience, Requests::default())
+    }
+
+    /// A gateway with room for few connections.
+    pub fn narrow(connections: usize) -> Bed {
+        let limits = ClientLimits { connections, ..ClientLimits::default() };
+        Bed::waiting(limits, Requests::default())
     }
 
     /// A gateway with little memory.
     pub fn small(limits: Requests) -> Bed {
-        Bed::waiting(ClientTimeouts::default(), limits)
+        Bed::waiting(ClientLimits::default(), limits)
     }
 
-    fn waiting(patience: ClientTimeouts, limits: Requests) -> Bed {
+    fn waiting(patience: ClientLimits, limits: Requests) -> Bed {
         Bed::served(limits, |gateway, listener| {
             let runtime = Runtime::new().unwrap();
             runtime.spawn(async move {

@@ -229,3 +229,49 @@ fn slow_clients_lose_their_connections_and_waiting_ones_do_not() {
     assert!(matches!(gone, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{gone}");
     assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({"late": 1})).status, 200);
 }
+
+/// They would otherwise take all descriptors of the platform, which then cannot reach its nodes either.
+#[test]
+fn clients_that_only_connect_keep_no_others_out() {
+    let bed = Bed::narrow(8);
+    bed.create("a");
+    let half_open = |_| {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /api/v1 HTTP/1.1\r\nHost: x\r\nX-A: ").unwrap();
+        stream
+    };
+    let mut streams: Vec<TcpStream> = (0..40).map(half_open).collect();
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({})).status, 200);
+    // All but the last lose their connections.
+    for stream in &mut streams[..32] {
+        // Reset, or closed.
+        let read = stream.read(&mut [0; 1]);
+        assert!(
+            matches!(&read, Ok(0)) || read.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset)
+        );
+    }
+}
+
+#[test]
+fn one_connection_too_many_is_refused_in_words() {
+    let bed = Bed::narrow(2);
+    bed.create("a");
+    let request = post("?blocking=true", "{\"do\": \"wait\"}");
+    let waiting = [0; 2].map(|_| {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    });
+    let begun = Instant::now();
+    while bed.caller.kept.lock().unwrap().len() < 2 && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let refused = bed.raw(b"");
+    refused.assert_error(503, "too many connections");
+    bed.caller.kept.lock().unwrap().clear();
+    for mut stream in waiting {
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1, "an answer");
+    }
+    assert_eq!(bed.guest("POST", "actions/a?blocking=true", json!({})).status, 200);
+}

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use farfork_platform::api::StartKind;
+use farfork_policy::journal::replay;
 use farfork_sim::profile::{CLONE_US, COLD_BYTES, COLD_US, Profiles, read as profiles};
 use farfork_sim::report::Report;
 use farfork_sim::trace::{self, Trace};
-use farfork_sim::{Ended, Settings, page, run};
+use farfork_sim::{Ended, JournalFile, Settings, page, run, run_journalled};
 
 use crate::{data, settings, trace};
 
@@ -74,9 +75,18 @@ fn a_crowded_run_is_the_same_each_time() {
         .collect();
     let trace = trace(30, &calls);
     let small = Settings { node_bytes: 1 << 30, pool_bytes: 256 << 20, ..settings() };
-    let once = || run(&trace, &Profiles::new(), &small).unwrap();
-    let (first, second) = (once(), once());
+    let directory = tempfile::tempdir().unwrap();
+    let once = |name: &str| {
+        let path = directory.path().join(name);
+        let journal = JournalFile::open(&path).unwrap();
+        let ended = run_journalled(&trace, &Profiles::new(), &small, Some(journal)).unwrap();
+        (ended, std::fs::read(path).unwrap())
+    };
+    let ((first, decisions), (second, again)) = (once("first"), once("second"));
     assert_eq!(first.records, second.records);
+    let replayed = replay(&*decisions, None).unwrap();
+    assert!(replayed.decisions > 600 && replayed.differences.is_empty(), "{}", replayed.decisions);
+    assert!(decisions == again, "equal runs make equal decisions for equal facts, in one order");
     assert_eq!((first.series.steps, first.end_us), (second.series.steps, second.end_us));
 }
 

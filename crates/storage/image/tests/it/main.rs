@@ -6,4 +6,5 @@ mod file;
 mod hostile;
 mod layout;
 mod replay;
+mod tier;
 mod vm;

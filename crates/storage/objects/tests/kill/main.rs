@@ -17,15 +17,16 @@ mod stage;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::operations::{ALL, FAST, Kill, Operation, kill_everywhere};
+use crate::operations::{ALL, Dead, FAST, Kill, Operation, kill_everywhere};
 use crate::platforms::{
-    Counting, Known, NoFault, Plain, ReceiveEmptiesSlotFirst, RecoveryFreesBeforeSlots,
-    RecoveryFreesIdFirst, SendCommitsBeforeSlot, SendMovesTailLast,
+    ClaimMarksLast, Counting, FreeTakesRunLast, Known, NoFault, Plain, ReceiveEmptiesSlotFirst,
+    ReceiveMarksLast, RecoveryClearsMarksFirst, RecoveryFreesBeforeSlots, RecoveryFreesIdFirst,
+    ReleaseFreesFirstSpanFirst, RunCommitsFirst, SendCommitsBeforeSlot, SendMovesTailLast,
 };
 use crate::stage::Stage;
 
 /// Of a client that died between the last two stores of a send.
-const RECOVER: Operation = Operation::Recover { is_send: true, stores: 2 };
+const RECOVER: Operation = Operation::Recover { dead: Dead::Send, stores: 2 };
 
 fn is_long() -> bool {
     std::env::var_os("FARFORK_TEST_LONG").is_some()
@@ -49,6 +50,12 @@ fn main() {
     trials.push(found::<ReceiveEmptiesSlotFirst>(Operation::Receive, true));
     trials.push(found::<RecoveryFreesBeforeSlots>(RECOVER, false));
     trials.push(found::<RecoveryFreesIdFirst>(RECOVER, false));
+    trials.push(found::<RecoveryClearsMarksFirst>(RECOVER, false));
+    trials.push(found::<ClaimMarksLast>(Operation::ManyObjects, false));
+    trials.push(found::<ReceiveMarksLast>(Operation::Receive, true));
+    trials.push(found::<RunCommitsFirst>(Operation::AllocateRun, false));
+    trials.push(found::<FreeTakesRunLast>(Operation::FreeRun, false));
+    trials.push(found::<ReleaseFreesFirstSpanFirst>(Operation::FreeRun, false));
     let kills = if is_long() { 100_000 } else { 300 };
     trials.push(Trial::test("random kills with living peers", move || Ok(random::kills(kills)?)));
     libtest_mimic::run(&arguments, trials).exit();

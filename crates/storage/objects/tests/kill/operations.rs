@@ -6,7 +6,7 @@ use farfork::{Client, Platform, Region, Timeout};
 
 use crate::child::{self, End, run_stepped};
 use crate::platforms::{Counting, NoFault, arm};
-use crate::stage::{Actor, SLOTS, Stage, demand, words};
+use crate::stage::{Actor, RUN_BYTES, SLOTS, Stage, demand, words};
 
 /// An operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,18 +20,42 @@ pub enum Operation {
     /// Becoming a client, its first mailbox, its first send and receive.
     Open,
     Close,
-    /// Recovering another client, which died after so many stores of a send or a receive.
+    /// Allocating whole spans.
+    AllocateRun,
+    /// Freeing whole spans that the peer allocated.
+    FreeRun,
+    /// Recovering another client, which died after so many stores of an operation.
     Recover {
-        is_send: bool,
+        dead: Dead,
         stores: u64,
     },
+}
+
+/// What a client was doing that is recovered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dead {
+    Send,
+    Receive,
+    AllocateRun,
+    FreeRun,
+}
+
+impl Dead {
+    fn operation(self) -> Operation {
+        match self {
+            Dead::Send => Operation::Send,
+            Dead::Receive => Operation::Receive,
+            Dead::AllocateRun => Operation::AllocateRun,
+            Dead::FreeRun => Operation::FreeRun,
+        }
+    }
 }
 
 /// Few instructions each.
 pub const FAST: [Operation; 4] =
     [Operation::Allocate, Operation::Free, Operation::Send, Operation::Receive];
 /// All.
-pub const ALL: [Operation; 12] = [
+pub const ALL: [Operation; 18] = [
     Operation::Allocate,
     Operation::Free,
     Operation::Send,
@@ -39,11 +63,17 @@ pub const ALL: [Operation; 12] = [
     Operation::ManyObjects,
     Operation::Open,
     Operation::Close,
-    Operation::Recover { is_send: true, stores: 1 },
-    Operation::Recover { is_send: true, stores: 2 },
-    Operation::Recover { is_send: true, stores: 3 },
-    Operation::Recover { is_send: false, stores: 1 },
-    Operation::Recover { is_send: false, stores: 2 },
+    Operation::AllocateRun,
+    Operation::FreeRun,
+    Operation::Recover { dead: Dead::Send, stores: 1 },
+    Operation::Recover { dead: Dead::Send, stores: 2 },
+    Operation::Recover { dead: Dead::Send, stores: 3 },
+    Operation::Recover { dead: Dead::Receive, stores: 1 },
+    Operation::Recover { dead: Dead::Receive, stores: 2 },
+    Operation::Recover { dead: Dead::AllocateRun, stores: 3 },
+    Operation::Recover { dead: Dead::AllocateRun, stores: 6 },
+    Operation::Recover { dead: Dead::FreeRun, stores: 2 },
+    Operation::Recover { dead: Dead::FreeRun, stores: 3 },
 ];
 
 /// Objects that the victim owns all the time.
@@ -64,6 +94,8 @@ pub enum Kill {
 struct Prepared<P: Platform> {
     actor: Actor<P>,
     object: std::ptr::NonNull<u8>,
+    /// Whole spans of the peer.
+    run: Option<std::ptr::NonNull<u8>>,
 }
 
 fn prepare<P: Platform>(path: &Path, operation: Operation) -> Prepared<P> {
@@ -82,17 +114,28 @@ fn prepare<P: Platform>(path: &Path, operation: Operation) -> Prepared<P> {
             actor.send(object);
         }
     }
+    let mut run = None;
+    while operation == Operation::FreeRun && run.is_none() {
+        let object = actor.client.receive(actor.to_child, Timeout::Poll).expect("a receiver");
+        let object = object.expect("a run among the messages");
+        match actor.client.usable_size(object).expect("its own") {
+            64 => actor.client.free(object).expect("its own"),
+            _ => run = Some(object),
+        }
+    }
     let object = actor.object(MESSAGES[2]);
-    Prepared { actor, object }
+    Prepared { actor, object, run }
 }
 
 fn operate<P: Platform>(prepared: Prepared<P>, operation: Operation, path: &Path) {
-    let Prepared { mut actor, object } = prepared;
+    let Prepared { mut actor, object, run } = prepared;
     match operation {
         Operation::Allocate => drop(actor.client.allocate(64)),
         Operation::Free => drop(actor.client.free(object)),
         Operation::Send => drop(actor.client.send(actor.from_child, object, Timeout::Poll)),
         Operation::Receive => drop(actor.client.receive(actor.to_child, Timeout::Poll)),
+        Operation::AllocateRun => drop(actor.client.allocate(3 * RUN_BYTES / 2)),
+        Operation::FreeRun => actor.client.free(run.expect("a run")).expect("its own"),
         Operation::ManyObjects => {
             let objects: Vec<_> = (0..3000).map(|_| actor.client.allocate(64)).collect();
             for object in objects {
@@ -115,10 +158,9 @@ fn operate<P: Platform>(prepared: Prepared<P>, operation: Operation, path: &Path
     std::mem::forget(actor);
 }
 
-/// Dies in the middle of a send (`true`) or a receive, after so many of its stores.
-fn die(path: &Path, is_send: bool, stores: u64) -> Result<(), String> {
+/// Dies in the middle of an operation, after so many of its stores.
+fn die(path: &Path, operation: Operation, stores: u64) -> Result<(), String> {
     let victim = child::start(|| {
-        let operation = if is_send { Operation::Send } else { Operation::Receive };
         let prepared = prepare::<Counting<NoFault>>(path, operation);
         arm(stores);
         operate(prepared, operation, path);
@@ -133,10 +175,13 @@ pub fn run<P: Platform + 'static>(
     operation: Operation,
     kill: Kill,
 ) -> Result<(End, bool), String> {
-    stage.fill(if operation == Operation::Receive { 3 } else { 1 })?;
-    if let Operation::Recover { is_send, stores } = operation {
-        stage.fill(if is_send { 1 } else { 3 })?;
-        die(&stage.path, is_send, stores)?;
+    let (did, dead) = match operation {
+        Operation::Recover { dead, stores } => (dead.operation(), Some(stores)),
+        _ => (operation, None),
+    };
+    stage.fill(if did == Operation::Receive || did == Operation::FreeRun { 3 } else { 1 })?;
+    if let Some(stores) = dead {
+        die(&stage.path, did, stores)?;
     }
     let before = stage.sent.clone();
     let path = stage.path.clone();
@@ -161,22 +206,25 @@ pub fn run<P: Platform + 'static>(
     let mut received = stage.work()?;
     stage.peer.region().recover().map_err(words)?;
     received.extend(stage.receive_all()?);
-    let is_sent = matches!(
-        operation,
-        Operation::Send | Operation::Close | Operation::Recover { is_send: true, .. }
-    );
+    let is_sent = matches!(did, Operation::Send | Operation::Close);
     let least = if is_sent { 2 } else { 0 };
     demand(received == MESSAGES[..received.len()] && received.len() >= least, || {
         format!("the peer received {received:?}")
     })?;
     // What was taken before the operation, and then perhaps one more.
-    let is_receive =
-        matches!(operation, Operation::Receive | Operation::Recover { is_send: false, .. });
-    let taken = usize::from(is_receive);
+    let is_receive = did == Operation::Receive;
+    let taken = match did {
+        Operation::Receive => 1,
+        // Up to the first run.
+        Operation::FreeRun => {
+            1 + before.iter().position(|sent| sent.is_multiple_of(2)).ok_or("no run")?
+        }
+        _ => 0,
+    };
     let news = stage.sent[before.len()..].to_vec();
     demand(!news.is_empty() || before.len() as u64 == SLOTS, || "no room for the peer".to_owned())?;
     let of = |taken: usize| [&before[taken..], &news[..]].concat();
-    let expected = if is_receive { vec![of(taken), of(taken + 1)] } else { vec![of(0)] };
+    let expected = if is_receive { vec![of(taken), of(taken + 1)] } else { vec![of(taken)] };
     let was_received = stage.verify(&expected)? == 1;
     Ok((end, was_received || received.len() == MESSAGES.len()))
 }

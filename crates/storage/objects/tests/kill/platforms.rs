@@ -36,9 +36,21 @@ impl Words for Counted {
         self.0.byte(at)
     }
 
+    fn byte_within(&self, at: usize) -> Option<u8> {
+        self.0.byte_within(at)
+    }
+
     fn set_byte(&self, at: usize, value: u8) {
         step();
         self.0.set_byte(at, value);
+    }
+
+    fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool {
+        let is_from = self.0.byte_within(at) == Some(from);
+        if is_from {
+            self.set_byte(at, to);
+        }
+        is_from
     }
 
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool {
@@ -112,4 +124,10 @@ known! {
     ReceiveEmptiesSlotFirst = Some(Fault::ReceiveEmptiesSlotFirst);
     RecoveryFreesBeforeSlots = Some(Fault::RecoveryFreesBeforeSlots);
     RecoveryFreesIdFirst = Some(Fault::RecoveryFreesIdFirst);
+    RecoveryClearsMarksFirst = Some(Fault::RecoveryClearsMarksFirst);
+    ClaimMarksLast = Some(Fault::ClaimMarksLast);
+    ReceiveMarksLast = Some(Fault::ReceiveMarksLast);
+    RunCommitsFirst = Some(Fault::RunCommitsFirst);
+    FreeTakesRunLast = Some(Fault::FreeTakesRunLast);
+    ReleaseFreesFirstSpanFirst = Some(Fault::ReleaseFreesFirstSpanFirst);
 }

@@ -16,7 +16,7 @@ use crate::stage::{demand, words};
 
 const WORKERS: usize = 3;
 const SLOTS: u64 = 16;
-const REGION_BYTES: u64 = 2 << 20;
+const REGION_BYTES: u64 = 32 << 20;
 const HELD: u64 = 50;
 /// Objects that a worker owns at most.
 const MOST: usize = 3000;
@@ -52,7 +52,13 @@ fn work(path: &Path, worker: usize, seed: u64) {
         let content = random.below(1 << 30) << 8 | worker as u64;
         match random.below(8) {
             0..4 if owned.len() < MOST => {
-                let object = client.allocate(64).expect("an object");
+                // Now and then of another class, and of whole spans.
+                let bytes = match random.below(400) {
+                    0 => 70_000,
+                    1..40 => 64 + random.below(2000) as usize,
+                    _ => 64,
+                };
+                let object = client.allocate(bytes).expect("an object");
                 set_number(object, content);
                 owned.push((object, content));
             }
@@ -133,8 +139,8 @@ fn account(observer: &mut Client, held: &[NonNull<u8>]) -> Result<(), String> {
     let check = observer.region().check().map_err(words)?;
     let most = WORKERS as u64 * SLOTS;
     let is_right = check.is_clean() && check.owned == HELD && check.in_mailboxes <= most;
-    let sum = check.free + check.owned + check.in_mailboxes;
-    demand(is_right && sum == check.objects, || format!("{check:?}"))?;
+    let sum = check.bytes_free + check.bytes_owned + check.bytes_in_mailboxes;
+    demand(is_right && sum == check.bytes, || format!("{check:?}"))?;
     let is_kept = held.iter().all(|object| number(*object) == u64::MAX - 7);
     demand(is_kept, || "objects of a living client changed".to_owned())
 }

@@ -9,7 +9,9 @@ use farfork::{Client, Mailbox, Platform, Region, Timeout};
 use crate::objects::{number, set_number};
 
 pub const SLOTS: u64 = 4;
-const REGION_BYTES: u64 = 1 << 20;
+const REGION_BYTES: u64 = 2 << 20;
+/// Every other message to the child takes two spans.
+pub const RUN_BYTES: usize = 100_000;
 const HELD: u64 = 100;
 /// Holes are looked for once in 64 polls.
 const POLLS: u32 = 70;
@@ -76,7 +78,8 @@ impl Stage {
     /// Sends messages to the child until `count` are on their way or the mailbox is full.
     pub fn fill(&mut self, count: usize) -> Result<(), String> {
         while self.sent.len() < count {
-            let object = self.peer.allocate(8).map_err(words)?;
+            let bytes = if self.next.is_multiple_of(2) { RUN_BYTES } else { 64 };
+            let object = self.peer.allocate(bytes).map_err(words)?;
             set_number(object, self.next);
             if !self.peer.send(self.to_child, object, Timeout::Poll).map_err(words)? {
                 self.peer.free(object).map_err(words)?;
@@ -153,7 +156,7 @@ impl Stage {
     }
 
     fn take_everything(&mut self, mut fresh: Actor<farfork::Node>) -> Result<(), String> {
-        let objects = fresh.client.region().check().map_err(words)?.objects;
+        let objects = fresh.client.region().check().map_err(words)?.bytes / 64;
         let mut all: HashSet<Object> = self.held.iter().copied().collect();
         let mut count = HELD;
         // The peer keeps spans of its own.

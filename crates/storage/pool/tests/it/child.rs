@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use farfork_pool::{Epochs, Medium, Pool, Quota, failpoint};
+use farfork_pool::{Epochs, FarParts, Medium, Pool, Quota, failpoint};
 use farfork_types::{CHUNK_BYTES, Cid};
 
 use crate::common::{bits, publish, register};
@@ -118,6 +118,7 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
             writer.bytes_mut(0..CHUNK_BYTES).fill(7);
         }
         "remove" => pool.remove(cid).unwrap(),
+        "replace" => replace(pool, cid),
         "name" => {
             pool.set_name(NAME, cid).unwrap();
             pool.remove_name(NAME).unwrap();
@@ -207,6 +208,21 @@ fn checkpoint(pool: &Pool) {
     let kept = 0..3 * CHUNK_BYTES;
     writer.keep(std::slice::from_ref(&kept)).unwrap();
     writer.publish().unwrap();
+}
+
+/// Writes an image of three chunks anew, the second of which lies far.
+fn replace(pool: &Pool, cid: Cid) {
+    let c = CHUNK_BYTES;
+    let mut writer = pool.begin_as(cid, None).unwrap();
+    let near = [0..c, 2 * c..3 * c + 4096];
+    writer.reserve_parts(4 * c, &near).unwrap();
+    near.iter().for_each(|range| writer.bytes_mut(range.start..range.start + c).fill(7));
+    let (source, key) = ("a:1".to_owned(), "/k".into());
+    let parts = std::iter::once(c..2 * c).collect();
+    let far = FarParts { source, key, deadline_ms: 1, parts };
+    let table = writer.put_far_parts(&far, 3 * c);
+    writer.keep(&[0..c, 2 * c..3 * c, table]).unwrap();
+    writer.replace().unwrap();
 }
 
 /// From now on the kernel reaps what `wait` would wait for.

@@ -4,6 +4,7 @@ mod account;
 mod child;
 mod common;
 mod crash;
+mod far_parts;
 mod files;
 mod full;
 mod huge;

@@ -74,6 +74,7 @@ impl CloneOptions {
             ghost: self.ghost.clone(),
             inherit: vec![InheritedFd { process: None, fd: LISTEN_FD as u32 }],
             tiering: self.tiering,
+            local_share: None,
             profile: self.is_profiled,
             requested_ns: now_ns(),
             timeout_s: farfork_types::wire::DEFAULT_TIMEOUT_S,

@@ -8,7 +8,7 @@ use toml::Table;
 const LAYERS: &[&[&str]] = &[
     &["types", "caches"],
     &["sys", "policy"],
-    &["plan", "caches-qemu"],
+    &["plan", "caches-qemu", "scheduler"],
     &["restorer", "pool", "objects", "fabric", "minivmm"],
     &["image"],
     &["pages", "far", "pageserver"],

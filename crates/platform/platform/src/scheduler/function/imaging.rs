@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use farfork_policy::checkpoint::{CheckpointFacts, Timing};
+use farfork_scheduler::Advice;
 
 use super::{Function, GUESSED_BYTES, GUESSED_COLD_US, Image, Message};
 use crate::scheduler::instance::Instance;
@@ -25,7 +26,7 @@ impl Function {
             image_bytes: self.whole_bytes.unwrap_or(GUESSED_BYTES),
         };
         let advisor = &self.shared.advisor;
-        match advisor.decide(&*advisor.policies.checkpoint, &self.about, &facts) {
+        match advisor.decide(&self.about, &facts) {
             Timing::Now => true,
             Timing::NotYet => false,
             Timing::NoRoom => {

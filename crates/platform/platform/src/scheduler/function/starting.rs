@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use farfork_policy::admission::{Admission, AdmissionFacts};
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
+use farfork_scheduler::{Advice, NewInstance, Occupancy};
 use farfork_types::Tiering;
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::api::{Outcome, Response, StartKind};
 use crate::scheduler::code::NoCode;
-use crate::scheduler::fleet::{NewInstance, Occupancy};
+use crate::scheduler::fleet::Owner;
 use crate::scheduler::instance::Instance;
 use crate::scheduler::nodes::{Claim, NodesError, Start};
 
@@ -31,7 +32,7 @@ impl Function {
             let nodes = self.shared.nodes.nodes(claim, image);
             let facts = PlacementFacts { need_bytes: claim.most_bytes(), nodes };
             let advisor = &self.shared.advisor;
-            match advisor.decide(&*advisor.policies.placement, &self.about, &facts) {
+            match advisor.decide(&self.about, &facts) {
                 Some(node) => self.start_on(node, &facts),
                 None => return self.make_room(&facts),
             }
@@ -103,8 +104,8 @@ impl Function {
                 let start_us = micros(started.took.whole);
                 let [evicts, ends] = [outbox.clone(), outbox.clone()];
                 let evict = move || drop(evicts.send(Message::Evict(id)));
-                let new = NewInstance { id, function, node: &node, bytes: need_bytes, start_us };
-                let slot = shared.fleet.add(new, evict);
+                let new = NewInstance { id, node: &node, bytes: need_bytes, start_us };
+                let slot = shared.fleet.add(new, Owner { function, evict: Box::new(evict) });
                 let on_exit = move || drop(ends.send(Message::Ended(id)));
                 Box::new(Instance::new(started, kind, slot, on_exit))
             });
@@ -167,7 +168,7 @@ impl Function {
         }
         let advisor = &self.shared.advisor;
         for (facts, node) in nodes {
-            match advisor.decide(&*advisor.policies.admission, &self.about, &facts) {
+            match advisor.decide(&self.about, &facts) {
                 // Room has become free meanwhile.
                 Admission::Start | Admission::Wait => return,
                 Admission::Evict(ids) => return self.shared.evict(node, &ids),

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::tiering::{Objective, TieringFacts};
+use farfork_scheduler::Advice;
 use farfork_types::Tiering;
 
 use super::Function;
@@ -29,7 +30,7 @@ impl Function {
             pool_busy_permille: node.pool_busy_permille,
         };
         let advisor = &self.shared.advisor;
-        advisor.decide(&*advisor.policies.tiering, &self.about, &facts)
+        advisor.decide(&self.about, &facts)
     }
 
     /// Promotes an idle instance that reads from the pool, if a new instance would start with local

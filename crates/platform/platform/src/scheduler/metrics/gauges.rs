@@ -10,7 +10,7 @@ use prometheus_client::registry::Unit;
 
 use super::{gauge, signed};
 use crate::api::Name;
-use crate::scheduler::fleet::Fleet;
+use crate::scheduler::fleet::SharedFleet;
 use crate::scheduler::nodes::{NodeState, Nodes};
 use crate::scheduler::snapshot::{Instances, Node, Snapshot};
 
@@ -20,7 +20,7 @@ pub struct Gauges {
     /// Nodes and pool.
     pub nodes: Arc<dyn Nodes>,
     /// Instances.
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<SharedFleet>,
 }
 
 /// The instances of a function on a node, by namespace, action and node.

@@ -29,7 +29,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::Advisor;
-use super::fleet::Fleet;
+use super::fleet::SharedFleet;
 use super::nodes::Nodes;
 use super::snapshot::Snapshot;
 use crate::api::{Outcome, StartKind};
@@ -66,7 +66,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Metrics without any counts.
-    pub fn new(nodes: &Arc<dyn Nodes>, fleet: &Arc<Fleet>, advisor: &Advisor) -> Metrics {
+    pub fn new(nodes: &Arc<dyn Nodes>, fleet: &Arc<SharedFleet>, advisor: &Advisor) -> Metrics {
         let functions = Arc::new(Functions::default());
         let starts = Starts::default();
         let mut registry = Registry::default();

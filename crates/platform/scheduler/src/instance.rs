@@ -1,17 +1,16 @@
-//! The entry of one instance.
-
-use std::time::Duration;
+//! An instance on a node.
 
 use farfork_policy::growth::{Demand, Worker};
-use tokio::time::Instant;
+use farfork_policy::occupant::OccupantId;
 
-use crate::scheduler::nodes::{Claim, Usage};
+use crate::claim::{Claim, Usage};
+use crate::node::Share;
 
-/// An instance.
-#[derive(Debug)]
-pub struct Entry {
-    /// Its node.
-    pub node: String,
+/// An instance, which is starting until it has a pid.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Its node, by index.
+    pub node: usize,
     /// Its pid, once it has started.
     pub pid: Option<i32>,
     /// Its last measured memory.
@@ -25,15 +24,15 @@ pub struct Entry {
     /// Whether it is frozen, or may be.
     pub is_frozen: bool,
     claim: Claim,
-    paused_since: Option<Instant>,
-    paused_before: Duration,
+    paused_since_us: Option<u64>,
+    paused_before_us: u64,
 }
 
-impl Entry {
+impl Instance {
     /// An instance to be started.
-    pub fn starting(node: &str, claim: Claim) -> Entry {
-        Entry {
-            node: node.to_owned(),
+    pub fn starting(node: usize, claim: Claim) -> Instance {
+        Instance {
+            node,
             pid: None,
             usage: None,
             is_busy: true,
@@ -41,8 +40,8 @@ impl Entry {
             goes_on: false,
             is_frozen: false,
             claim,
-            paused_since: None,
-            paused_before: Duration::ZERO,
+            paused_since_us: None,
+            paused_before_us: 0,
         }
     }
 
@@ -64,7 +63,7 @@ impl Entry {
 
     /// Bytes that it holds if the kernel does not count the node's memory, without what it is about
     /// to take.
-    pub fn held_if_not_measured(&self) -> u64 {
+    fn held_if_not_measured(&self) -> u64 {
         match self.usage {
             None if self.is_busy => 0,
             // Without a measurement it counts as holding all that it may.
@@ -73,10 +72,23 @@ impl Entry {
         }
     }
 
+    /// What it adds to the sums of its node.
+    pub fn share(&self) -> Share {
+        let held_bytes = self.held_if_not_measured();
+        Share {
+            held_bytes,
+            idle_bytes: if self.is_busy { 0 } else { held_bytes },
+            begun_bytes: self.begun_bytes() + self.promoted_bytes,
+            headroom_bytes: if self.is_busy { self.demand().headroom_bytes } else { 0 },
+            starting: u64::from(self.pid.is_none()),
+            paused: u64::from(self.is_paused()),
+        }
+    }
+
     /// The facts for the decision which instances pause; `None` if it is idle.
     pub fn worker(&self, id: u64) -> Option<Worker> {
         self.is_busy.then(|| Worker {
-            id: id.to_string(),
+            id: OccupantId::instance(id),
             demand: self.demand(),
             is_paused: self.is_paused(),
             // A frozen one is thawed before its call, which a pause would undo.
@@ -86,18 +98,18 @@ impl Entry {
 
     /// Whether it is paused.
     pub fn is_paused(&self) -> bool {
-        self.paused_since.is_some()
+        self.paused_since_us.is_some()
     }
 
     /// Pauses or resumes it.
-    pub fn set_paused(&mut self, paused: bool) {
-        self.paused_before = self.paused();
-        self.paused_since = paused.then(Instant::now);
+    pub fn set_paused(&mut self, is_paused: bool, now_us: u64) {
+        self.paused_before_us = self.paused_us(now_us);
+        self.paused_since_us = is_paused.then_some(now_us);
     }
 
-    /// How long it was paused in all.
-    pub fn paused(&self) -> Duration {
-        let now = self.paused_since.map(|since| since.elapsed());
-        self.paused_before + now.unwrap_or_default()
+    /// How long it was paused in all, in microseconds.
+    pub fn paused_us(&self, now_us: u64) -> u64 {
+        let now = self.paused_since_us.map_or(0, |since| now_us.saturating_sub(since));
+        self.paused_before_us + now
     }
 }

@@ -1,0 +1,436 @@
+//! The ledger of all nodes under one lock, with what the lock itself cannot give: the time, names of
+//! nodes, and waits.
+//!
+//! Invariants: the lock is held for no I/O, and decisions are written down after it is released. What
+//! is taken is given back when its guard is dropped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farfork_policy::growth::GrowthFacts;
+use farfork_policy::occupant::OccupantId;
+use farfork_policy::placement::NodeFacts;
+use farfork_policy::settings::Growth;
+use farfork_scheduler::{AgentGhost, Claim, Ledger, NodeId, NodeStatus, PauseChange, Usage};
+use tokio::sync::watch;
+
+use super::MEASURE;
+use crate::clock::Clock;
+use crate::scheduler::nodes::{NodeGhosts, NodeState};
+
+/// A ghost: node and the agent's name of it.
+pub type Ghost = (String, String);
+
+/// The ledger of all nodes.
+#[derive(Debug)]
+pub struct SharedLedger {
+    ledger: Mutex<Ledger>,
+    clock: Clock,
+    /// Notified when busy instances may take more than is free, so that a node is measured more
+    /// often.
+    crowded: Condvar,
+    /// Notified when a node stops answering, or answers again.
+    turned: watch::Sender<()>,
+}
+
+/// The ledger while it is locked, and the time.
+pub struct Locked<'l> {
+    /// The ledger.
+    pub ledger: MutexGuard<'l, Ledger>,
+    /// Microseconds since it was made.
+    pub now_us: u64,
+}
+
+impl SharedLedger {
+    /// A ledger of nodes with nothing on them.
+    pub fn new(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> SharedLedger {
+        let ledger = Ledger::new(nodes.iter().cloned(), node_memory_bytes, growth, 0);
+        let (crowded, turned) = (Condvar::new(), watch::Sender::new(()));
+        SharedLedger { ledger: Mutex::new(ledger), clock: Clock::default(), crowded, turned }
+    }
+
+    /// Locks it.
+    pub fn lock(&self) -> Locked<'_> {
+        // Every step leaves the ledger valid.
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock, so that times do not decrease.
+        let now_us = self.clock.now_us();
+        Locked { ledger, now_us }
+    }
+
+    /// Locks it, for something about a node; `None` if there is no such node.
+    pub fn lock_for(&self, node: &str) -> Option<(Locked<'_>, NodeId)> {
+        let locked = self.lock();
+        let node = locked.ledger.node(node)?;
+        Some((locked, node))
+    }
+
+    /// Reserves memory for an instance to be started, which counts as busy; `None` without room.
+    pub fn reserve(self: &Arc<Self>, node: &str, claim: Claim) -> Option<Reservation> {
+        let (mut locked, node) = self.lock_for(node)?;
+        let id = locked.ledger.reserve(node, claim);
+        self.look_closer_if_crowded(&locked, node);
+        drop(locked);
+        id.map(|id| Reservation { shared: Arc::clone(self), id })
+    }
+
+    /// Marks an instance busy. Returns false if there is no room for what it may take, or if it is
+    /// frozen and no agent answers to thaw it.
+    pub fn begin_work(&self, id: u64) -> bool {
+        let mut locked = self.lock();
+        let fits = locked.ledger.begin_work(id);
+        if let Some(node) = locked.ledger.node_of(id) {
+            self.look_closer_if_crowded(&locked, node);
+        }
+        fits
+    }
+
+    /// Marks an instance idle.
+    pub fn end_work(&self, id: u64) {
+        self.lock().ledger.end_work(id);
+    }
+
+    fn look_closer_if_crowded(&self, locked: &Locked<'_>, node: NodeId) {
+        if locked.ledger.is_crowded(node) {
+            self.crowded.notify_all();
+        }
+    }
+
+    /// Waits until any node becomes crowded, at most `longest`; not at all if this node is. Returns
+    /// whether this node is crowded.
+    pub fn wait_until_crowded(&self, node: &str, longest: Duration) -> bool {
+        let Some((locked, node)) = self.lock_for(node) else { return false };
+        if locked.ledger.is_crowded(node) {
+            return true;
+        }
+        let waited = self.crowded.wait_timeout(locked.ledger, longest);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_crowded(node)
+    }
+
+    /// The facts to decide which instances pause; `None` if all may reach their limits at once.
+    pub fn growth(&self, node: &str) -> Option<GrowthFacts> {
+        let (locked, node) = self.lock_for(node)?;
+        locked.ledger.growth_facts(node)
+    }
+
+    /// Sets which instances of a node are paused. Returns the changes to send to the agent.
+    pub fn pause(&self, node: &str, ids: &[OccupantId]) -> Vec<PauseChange> {
+        let Some((mut locked, node)) = self.lock_for(node) else { return Vec::new() };
+        let now_us = locked.now_us;
+        locked.ledger.pause(node, ids, now_us)
+    }
+
+    /// Undoes a change that could not be sent to the agent.
+    pub fn undo_pause(&self, id: u64, paused: bool) {
+        let mut locked = self.lock();
+        let now_us = locked.now_us;
+        locked.ledger.undo_pause(id, paused, now_us);
+    }
+
+    /// Marks an idle instance frozen; returns its node and pid. `None` if it is busy, paused or has
+    /// ended.
+    pub fn freeze(&self, id: u64) -> Option<(String, i32)> {
+        let mut locked = self.lock();
+        let (node, pid) = locked.ledger.freeze(id)?;
+        Some((locked.ledger.name(node).to_owned(), pid))
+    }
+
+    /// Node and pid of an instance, if it has not ended.
+    pub fn location(&self, id: u64) -> Option<(String, i32)> {
+        let locked = self.lock();
+        let (node, pid) = locked.ledger.location(id)?;
+        Some((locked.ledger.name(node).to_owned(), pid))
+    }
+
+    /// Marks an instance as thawed.
+    pub fn thawed(&self, id: u64) {
+        self.lock().ledger.thawed(id);
+    }
+
+    /// Prevents pauses of an instance until the guard is dropped.
+    pub fn prevent_pause(self: &Arc<Self>, id: u64) -> PauseGuard {
+        self.lock().ledger.prevent_pause(id, true);
+        PauseGuard { shared: Arc::clone(self), id }
+    }
+
+    /// How long an instance was paused in all.
+    pub fn paused(&self, id: u64) -> Duration {
+        let locked = self.lock();
+        Duration::from_micros(locked.ledger.paused_us(id, locked.now_us))
+    }
+
+    /// Sets memory aside for a ghost until the guard is dropped; `None` without room.
+    pub fn set_aside(self: &Arc<Self>, ghost: u64, bytes: u64) -> Option<SetAside> {
+        let fits = self.lock().ledger.set_aside(ghost, bytes);
+        fits.then(|| SetAside { shared: Arc::clone(self), ghost })
+    }
+
+    /// Reserves memory to promote an instance. `None` if there is no room, or the instance was not
+    /// measured yet or has ended.
+    pub fn promote(self: &Arc<Self>, id: u64) -> Option<Promoting> {
+        let mut locked = self.lock();
+        let promotion = locked.ledger.promote(id)?;
+        let node = locked.ledger.name(promotion.node).to_owned();
+        drop(locked);
+        Some(Promoting { shared: Arc::clone(self), id, node, pid: promotion.pid })
+    }
+
+    /// The last measured memory of an instance.
+    pub fn usage(&self, id: u64) -> Option<Usage> {
+        self.lock().ledger.usage(id)
+    }
+
+    /// Records the memory of a node's clones by pid, or that the node does not answer. Returns
+    /// whether that has changed.
+    pub fn record_usage(&self, node: &str, clones: Option<&BTreeMap<i32, Usage>>) -> bool {
+        let Some((mut locked, node)) = self.lock_for(node) else { return false };
+        let has_turned = locked.ledger.record_usage(node, clones);
+        drop(locked);
+        if has_turned {
+            self.turned.send_replace(());
+        }
+        has_turned
+    }
+
+    /// Whether a node answers.
+    pub fn answers(&self, node: &str) -> bool {
+        self.lock_for(node).is_some_and(|(locked, node)| locked.ledger.answers(node))
+    }
+
+    /// Waits until a node does not answer.
+    pub async fn until_lost(&self, node: &str) {
+        let mut turns = self.turned.subscribe();
+        // The channel is never closed: this holds the sender.
+        while self.answers(node) && turns.changed().await.is_ok() {}
+    }
+
+    /// Records the bytes that the kernel has charged to a node, if it counts them.
+    pub fn record_measured(&self, node: &str, used_bytes: Option<u64>) {
+        if let Some((mut locked, node)) = self.lock_for(node) {
+            locked.ledger.record_measured(node, used_bytes);
+        }
+    }
+
+    /// Records how fast a node reads from the pool, in bytes per second, if measured.
+    pub fn record_read_rate(&self, node: &str, bytes_per_s: Option<u64>) {
+        if let Some((mut locked, node)) = self.lock_for(node) {
+            locked.ledger.record_read_rate(node, bytes_per_s);
+        }
+    }
+
+    /// The nodes that answer, as facts for an instance with this claim, of this image or the base
+    /// image.
+    pub fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
+        self.lock().ledger.node_facts(claim, image)
+    }
+
+    /// All nodes.
+    pub fn survey(&self) -> Vec<NodeState> {
+        let locked = self.lock();
+        let ledger = &locked.ledger;
+        ledger.ids().map(|node| state(&ledger.status(node))).collect()
+    }
+
+    /// The ghosts that wait on a node.
+    pub fn idle_ghosts(&self, node: &str) -> NodeGhosts {
+        let Some((mut locked, node)) = self.lock_for(node) else { return NodeGhosts::default() };
+        let now_us = locked.now_us;
+        let idle = locked.ledger.idle_ghosts(node, now_us);
+        NodeGhosts { idle, is_settling: locked.ledger.has_set_aside(node) }
+    }
+
+    /// The agent's names of the ghosts that wait on a node.
+    pub fn ghost_names(&self, node: &str) -> BTreeSet<String> {
+        let Some((locked, node)) = self.lock_for(node) else { return BTreeSet::new() };
+        locked.ledger.ghost_names(node).map(str::to_owned).collect()
+    }
+
+    /// Forgets an image that is removed; returns its ghosts, to be stopped.
+    pub fn forget_image(&self, image: &str) -> Vec<Ghost> {
+        let mut locked = self.lock();
+        let useless = locked.ledger.forget_image(image);
+        locked.named(useless)
+    }
+
+    /// Records that a ghost was made, with the agent's name of it and its bytes, or not. Returns the
+    /// ghost if it is to be stopped because it is not wanted any more.
+    pub fn made(&self, node: &str, id: u64, made: Option<(String, u64)>) -> Vec<Ghost> {
+        let Some((mut locked, node)) = self.lock_for(node) else { return Vec::new() };
+        let made = made.map(|(name, bytes)| (AgentGhost { node, name }, bytes));
+        let useless = locked.ledger.made(id, made.as_ref().map(|(ghost, bytes)| (ghost, *bytes)));
+        locked.named(useless)
+    }
+
+    /// Removes those of these ghosts that wait on a node, and makes none there for a moment. Returns
+    /// them and their bytes.
+    pub fn withdraw(&self, node: &str, ids: &[OccupantId]) -> (Vec<Ghost>, u64) {
+        let Some((mut locked, node)) = self.lock_for(node) else { return (Vec::new(), 0) };
+        let now_us = locked.now_us;
+        let (withdrawn, bytes) = locked.ledger.withdraw(node, ids, now_us);
+        (locked.named(withdrawn), bytes)
+    }
+}
+
+impl Locked<'_> {
+    /// Ghosts with the names of their nodes.
+    pub fn named(&self, ghosts: impl IntoIterator<Item = AgentGhost>) -> Vec<Ghost> {
+        let named = |ghost: AgentGhost| (self.ledger.name(ghost.node).to_owned(), ghost.name);
+        ghosts.into_iter().map(named).collect()
+    }
+}
+
+fn state(node: &NodeStatus<'_>) -> NodeState {
+    NodeState {
+        name: node.name.to_owned(),
+        answers: node.answers,
+        memory: node.memory,
+        starting: node.starting,
+        paused: node.paused,
+        ghosts: node.empty_ghosts,
+        attached_ghosts: node.attached_ghosts,
+        pool_read_bytes_per_s: node.pool_read_bytes_per_s,
+        pool_busy_permille: node.pool_busy_permille,
+    }
+}
+
+/// An instance's entry in the ledger, removed when this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    shared: Arc<SharedLedger>,
+    /// The instance's name.
+    pub id: u64,
+}
+
+impl Reservation {
+    /// Sets the pid of the started instance.
+    pub fn started(&self, pid: i32) {
+        self.shared.lock().ledger.started(self.id, pid);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shared.lock().ledger.end(self.id);
+    }
+}
+
+/// Prevents pauses of an instance until it is dropped.
+#[derive(Debug)]
+pub struct PauseGuard {
+    shared: Arc<SharedLedger>,
+    id: u64,
+}
+
+impl Drop for PauseGuard {
+    fn drop(&mut self) {
+        self.shared.lock().ledger.prevent_pause(self.id, false);
+    }
+}
+
+/// Memory set aside for a ghost until this is dropped.
+#[derive(Debug)]
+pub struct SetAside {
+    shared: Arc<SharedLedger>,
+    ghost: u64,
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.shared.lock().ledger.counted(self.ghost);
+    }
+}
+
+/// A promotion in progress; its memory is reserved until this is dropped.
+#[derive(Debug)]
+pub struct Promoting {
+    shared: Arc<SharedLedger>,
+    id: u64,
+    /// Its node.
+    pub node: String,
+    /// Its pid.
+    pub pid: i32,
+}
+
+impl Drop for Promoting {
+    fn drop(&mut self) {
+        self.shared.lock().ledger.promoted(self.id);
+    }
+}
+
+/// Keeps a reservation until the memory that was taken for it has been measured, and drops it then.
+pub fn until_counted(kept: impl Send + 'static) {
+    tokio::spawn(async move {
+        tokio::time::sleep(2 * MEASURE).await;
+        drop(kept);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use farfork_policy::growth::OneByOne;
+
+    use super::*;
+
+    fn shared() -> Arc<SharedLedger> {
+        let growth = Growth::OneByOne(OneByOne { slack_bytes: 10 << 20 });
+        Arc::new(SharedLedger::new(&["b".to_owned(), "a".to_owned()], 1000 << 20, growth))
+    }
+
+    fn busy(shared: &Arc<SharedLedger>, pid: i32) -> Reservation {
+        let claim = Claim { memory_mb: 600, expected_bytes: None };
+        let one = shared.reserve("a", claim).expect("there is room");
+        one.started(pid);
+        let usage = Usage { local_bytes: 10 << 20, pool_bytes: 5 << 20 };
+        shared.record_usage("a", Some(&BTreeMap::from([(pid, usage)])));
+        one
+    }
+
+    fn used_mb(shared: &SharedLedger) -> Vec<u64> {
+        let nodes = shared.nodes(Claim::default(), None);
+        nodes.iter().map(|node| node.memory.used_bytes >> 20).collect()
+    }
+
+    #[test]
+    fn what_guards_hold_is_given_back_once() {
+        let shared = shared();
+        let one = busy(&shared, 7);
+        assert_eq!(
+            (shared.location(one.id), used_mb(&shared)),
+            (Some(("a".to_owned(), 7)), vec![600, 0])
+        );
+        let promoting = shared.promote(one.id).unwrap();
+        assert_eq!((&*promoting.node, promoting.pid), ("a", 7));
+        let id = one.id;
+        drop(one);
+        assert_eq!((used_mb(&shared), shared.location(id)), (vec![0, 0], None));
+        drop(promoting);
+        assert_eq!(used_mb(&shared), [0, 0]);
+        assert!(shared.reserve("unknown", Claim::default()).is_none());
+    }
+
+    #[test]
+    fn a_crowded_node_is_seen_at_once() {
+        let shared = shared();
+        assert!(!shared.wait_until_crowded("a", Duration::ZERO));
+        let (one, other) = (busy(&shared, 7), busy(&shared, 8));
+        assert!(shared.wait_until_crowded("a", Duration::MAX), "590 and 590 do not fit");
+        let ids = [OccupantId::instance(other.id)];
+        assert_eq!(shared.pause("b", &ids), [], "it is not there");
+        assert_eq!(shared.pause("a", &ids).len(), 1);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(shared.pause("a", &[]).len(), 1);
+        assert!(shared.paused(other.id) >= Duration::from_millis(2));
+        assert_eq!(shared.paused(one.id), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_node_ends_waits_for_it() {
+        let shared = shared();
+        let waits = tokio::time::timeout(Duration::from_secs(1), shared.until_lost("a"));
+        assert!(waits.await.is_err(), "it answers");
+        let (lost, losing) = (shared.until_lost("a"), async { shared.record_usage("a", None) });
+        assert!(tokio::join!(lost, losing).1, "it has answered before");
+        assert_eq!(used_mb(&shared).len(), 1);
+    }
+}

@@ -1,0 +1,235 @@
+//! Making ghosts in advance, and stopping those that are not wanted any more.
+
+use std::fmt;
+
+use farfork_policy::Memory;
+
+use super::ghosts::{AgentGhost, Ghost, Kind, StockKey};
+use super::{Ledger, NodeId, Occupant};
+use crate::advice::Advice;
+use crate::claim::ImageSpec;
+use crate::stock::Stock;
+
+/// The default memory limit of actions, in megabytes. Empty ghosts with it always wait.
+pub const USUAL_MB: u64 = 256;
+/// Empty ghosts with another limit are stopped if none was taken for this long.
+const UNUSED_US: u64 = 600_000_000;
+/// Period of the check for surplus ghosts while memory is free.
+const TRIM_US: u64 = 30_000_000;
+/// Share of memory in use from which surplus attached ghosts go at once, in thousandths. By the default
+/// policies, none wait above it.
+const PRESSURE_PERMILLE: u64 = 900;
+
+/// A ghost to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GhostOrder {
+    /// Its number.
+    pub id: u64,
+    /// Bytes to set aside for it first, by [`Ledger::set_aside`].
+    pub bytes: Option<u64>,
+}
+
+/// What a decision about a stock is about.
+struct About<'a> {
+    node: &'a str,
+    kind: &'a Kind,
+}
+
+impl fmt::Display for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Attached(image) => write!(f, "{image} on {}", self.node),
+            Kind::Empty(memory_mb) => write!(f, "{}/{memory_mb}", self.node),
+        }
+    }
+}
+
+impl Ledger {
+    /// Whether ghosts may be made on a node now.
+    fn may_make(&self, node: NodeId, now_us: u64) -> bool {
+        let here = &self.nodes[node.index()];
+        here.answers && here.no_ghosts_until_us <= now_us
+    }
+
+    /// Decides how many ghosts of a stock should wait.
+    fn wanted(&mut self, key: &StockKey, pool: Memory, now_us: u64, advice: &impl Advice) -> usize {
+        let (node, kind) = key;
+        let memory = self.memory(*node);
+        let about = About { node: &self.nodes[node.index()].name, kind };
+        let Some(stock) = self.stocks.get_mut(key) else { return 0 };
+        let wanted = match kind {
+            Kind::Empty(_) => advice.decide(&about, &stock.empty_facts(memory, now_us)),
+            Kind::Attached(_) => match stock.attached_facts(memory, pool, now_us) {
+                Some(facts) => advice.decide(&about, &facts),
+                None => 0,
+            },
+        };
+        usize::try_from(wanted).unwrap_or(usize::MAX)
+    }
+
+    fn order(
+        &mut self,
+        key: &StockKey,
+        pool: Memory,
+        now_us: u64,
+        advice: &impl Advice,
+    ) -> Vec<GhostOrder> {
+        let wanted = self.wanted(key, pool, now_us, advice);
+        let Some(stock) = self.stocks.get_mut(key) else { return Vec::new() };
+        let lacking = (wanted as u64).saturating_sub(stock.waiting.len() as u64 + stock.making);
+        stock.making += lacking;
+        let (image, bytes) = (stock.image.clone(), stock.bytes);
+        let bytes = image.is_some().then_some(bytes);
+        let one = |ledger: &mut Ledger| {
+            let id = ledger.new_number();
+            let ghost = Ghost { key: key.clone(), image: image.clone(), name: None };
+            ledger.occupants.insert(id, Occupant::Ghost(ghost));
+            GhostOrder { id, bytes }
+        };
+        (0..lacking).map(|_| one(self)).collect()
+    }
+
+    /// Decides how many empty ghosts to make. They count as being made from now on.
+    pub fn order_empty(
+        &mut self,
+        node: NodeId,
+        memory_mb: u64,
+        now_us: u64,
+        advice: &impl Advice,
+    ) -> Vec<GhostOrder> {
+        if !self.may_make(node, now_us) {
+            return Vec::new();
+        }
+        let key = (node, Kind::Empty(memory_mb));
+        self.stocks.entry(key.clone()).or_insert_with(|| Stock::new(None));
+        self.order(&key, Memory::default(), now_us, advice)
+    }
+
+    /// Decides how many ghosts to make with an image that instances were started of. They count as being
+    /// made from now on.
+    pub fn order_attached(
+        &mut self,
+        node: NodeId,
+        image: &ImageSpec,
+        pool: Memory,
+        now_us: u64,
+        advice: &impl Advice,
+    ) -> Vec<GhostOrder> {
+        let key = (node, Kind::Attached(image.name.clone()));
+        // A change of the image is seen at the next start.
+        let is_it = self.stocks.get(&key).is_some_and(|stock| stock.image.as_ref() == Some(image));
+        if !is_it || !self.may_make(node, now_us) {
+            return Vec::new();
+        }
+        self.order(&key, pool, now_us, advice)
+    }
+
+    /// Sets memory aside for a ghost that is about to be made, until [`Ledger::counted`]. Returns false
+    /// if there is no room, or if it is not wanted any more.
+    pub fn set_aside(&mut self, id: u64, bytes: u64) -> bool {
+        let Some(Occupant::Ghost(ghost)) = self.occupants.get(&id) else { return false };
+        let node = ghost.key.0;
+        if self.set_aside.contains_key(&id) {
+            return false;
+        }
+        self.if_it_fits(
+            node,
+            |ledger| {
+                ledger.set_aside.insert(id, (node, bytes));
+                ledger.nodes[node.index()].set_aside_bytes += bytes;
+            },
+            |ledger| {
+                ledger.counted(id);
+            },
+        )
+    }
+
+    /// What was set aside for a ghost is counted as taken by now, or was not taken. Returns whether
+    /// something was set aside.
+    pub fn counted(&mut self, id: u64) -> bool {
+        let Some((node, bytes)) = self.set_aside.remove(&id) else { return false };
+        self.nodes[node.index()].set_aside_bytes -= bytes;
+        true
+    }
+
+    /// Whether memory of a node is set aside.
+    pub fn has_set_aside(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].set_aside_bytes > 0
+    }
+
+    /// A ghost was made, with the agent's name and its bytes, or not. Returns the ghost if it is to be
+    /// stopped because it is not wanted any more.
+    pub fn made(&mut self, id: u64, made: Option<(&AgentGhost, u64)>) -> Option<AgentGhost> {
+        let to_stop = || made.map(|(ghost, _)| ghost.clone());
+        let Some(Occupant::Ghost(ghost)) = self.occupants.get_mut(&id) else { return to_stop() };
+        let Some(stock) = self.stocks.get_mut(&ghost.key) else { return to_stop() };
+        stock.making = stock.making.saturating_sub(1);
+        let is_wanted = stock.image == ghost.image;
+        let Some((agents, bytes)) = made.filter(|_| is_wanted) else {
+            self.occupants.remove(&id);
+            return to_stop();
+        };
+        ghost.name = Some(agents.name.clone());
+        stock.bytes = bytes;
+        stock.waiting.push(id);
+        let here = &mut self.nodes[ghost.key.0.index()];
+        match ghost.key.1 {
+            Kind::Attached(_) => here.attached_ghosts += 1,
+            Kind::Empty(_) => here.empty_ghosts += 1,
+        }
+        None
+    }
+
+    /// Removes ghosts that are not wanted any more: those of unused kinds, and surplus ones at intervals
+    /// and, with an image, at once where memory is short. Returns them, to be stopped.
+    pub fn surplus(&mut self, pool: Memory, now_us: u64, advice: &impl Advice) -> Vec<AgentGhost> {
+        let mut ids = self.unused(now_us);
+        let is_time = now_us.saturating_sub(self.trimmed_us) >= TRIM_US;
+        if is_time {
+            self.trimmed_us = now_us;
+        }
+        let is_empty = |key: &StockKey| matches!(key.1, Kind::Empty(_));
+        let (empty, attached): (Vec<StockKey>, Vec<StockKey>) =
+            self.stocks.keys().cloned().partition(is_empty);
+        for key in empty.into_iter().chain(attached) {
+            if !self.answers(key.0) || !self.is_to_trim(&key, is_time, pool) {
+                continue;
+            }
+            let wanted = self.wanted(&key, pool, now_us, advice);
+            if let Some(stock) = self.stocks.get_mut(&key) {
+                let kept = wanted.min(stock.waiting.len());
+                ids.extend(stock.waiting.drain(kept..));
+            }
+        }
+        self.remove(ids)
+    }
+
+    /// Whether surplus ghosts of a stock go now.
+    fn is_to_trim(&self, key: &StockKey, is_time: bool, pool: Memory) -> bool {
+        let is_short = |memory: Memory| memory.used_permille() >= PRESSURE_PERMILLE;
+        match key.1 {
+            Kind::Empty(_) => is_time,
+            // Without anything to decide, no decision is recorded.
+            Kind::Attached(_) => {
+                let is_time = is_time || is_short(pool) || is_short(self.memory(key.0));
+                is_time && self.waiting(key) > 0
+            }
+        }
+    }
+
+    /// Forgets empty ghosts with unusual limits that were not taken for long; returns those that wait.
+    fn unused(&mut self, now_us: u64) -> Vec<u64> {
+        let mut unused = Vec::new();
+        self.stocks.retain(|(_, kind), stock| {
+            let last_us = stock.arrivals.last_us();
+            let is_used = stock.making > 0
+                || last_us.is_some_and(|last| now_us.saturating_sub(last) < UNUSED_US);
+            let is_kept = is_used || !matches!(kind, Kind::Empty(mb) if *mb != USUAL_MB);
+            if !is_kept {
+                unused.append(&mut stock.waiting);
+            }
+            is_kept
+        });
+        unused
+    }
+}

@@ -1,0 +1,34 @@
+//! The scheduler's state, and what changes it. The platform drives it on real nodes.
+//!
+//! ```text
+//!  driver ── what has happened, and when (microseconds) ──► Ledger   what takes memory of each node
+//!    ▲                                                      Fleet    what can end for others, and is ending
+//!    │                                                      Resting  a function's idle instances
+//!    │                                                        │ facts
+//!    └── locks, clocks, tasks, requests to agents             └──► Advice ──► policies
+//! ```
+//! Invariants:
+//! - Nothing here reads a clock, takes a lock, starts a task or does I/O. Equal calls in equal order give
+//!   equal answers.
+//! - Times are microseconds since any one moment, the same for all calls, and do not decrease.
+//! - Nodes are known by their [`NodeId`], instances and ghosts by numbers that are never given twice.
+
+#![forbid(unsafe_code)]
+
+mod advice;
+mod arrivals;
+mod claim;
+mod fleet;
+mod instance;
+mod ledger;
+mod node;
+mod resting;
+mod stock;
+
+pub use advice::Advice;
+pub use claim::{Claim, ImageSpec, Usage};
+pub use fleet::{Fleet, NewInstance, Occupancy};
+pub use ledger::{
+    AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
+};
+pub use resting::{RestEffect, Resting};
