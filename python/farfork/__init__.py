@@ -5,6 +5,16 @@
 
 from farfork.hooks import after_restore, before_checkpoint
 from farfork.hot import hot_ranges, mark_hot
+from farfork.seeds import prepare, reclaim, resume
 
-__all__ = ["__version__", "after_restore", "before_checkpoint", "hot_ranges", "mark_hot"]
+__all__ = [
+    "__version__",
+    "after_restore",
+    "before_checkpoint",
+    "hot_ranges",
+    "mark_hot",
+    "prepare",
+    "reclaim",
+    "resume",
+]
 __version__ = "0.1.0"

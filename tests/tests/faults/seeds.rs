@@ -26,7 +26,7 @@ pub fn act() -> Option<ExitCode> {
     let pid = std::env::var("FARFORK_PREPARE_PID").ok()?.parse().ok()?;
     let pool = Pool::open(&PathBuf::from(std::env::var_os("FARFORK_POOL")?)).ok()?;
     failpoint::arm();
-    let prepared = match prepare(pid) {
+    let prepared = match prepare(pid, None) {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("{error}");

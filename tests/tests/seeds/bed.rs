@@ -74,7 +74,13 @@ impl Bed {
     /// What `farfork resume --json` prints of a detached clone. The clone, which has the same output, says
     /// nothing before its input ends.
     pub fn resumed(&self, seed: &Seed) -> Outcome<Value> {
-        let mut command = self.on(AWAY, &["resume", &seed.handle, "--json", "--detach"])?;
+        self.resumed_with(seed, &[])
+    }
+
+    /// The same, with further arguments.
+    pub fn resumed_with(&self, seed: &Seed, more: &[&str]) -> Outcome<Value> {
+        let arguments = [&["resume", &seed.handle, "--json", "--detach"], more].concat();
+        let mut command = self.on(AWAY, &arguments)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let failed = |error| Trouble::during("farfork resume", error);
         let mut child = command.spawn().map_err(failed)?;

@@ -18,9 +18,12 @@ type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [Case; 10] = [
+    let all: [Case; 13] = [
         ("c_program", c_program),
+        ("looked_at_in_its_copy", looked_at_in_its_copy),
         ("python", python),
+        ("fetched_as_asked", fetched_as_asked),
+        ("renewed", renewed),
         ("invisible_to_its_parent", invisible_to_its_parent),
         ("handles", handles),
         ("second_hop", second_hop),
@@ -73,6 +76,45 @@ fn c_program() -> Outcome {
     parent.must_pass()
 }
 
+/// What is looked at after the program goes on is what it was; what a fork does not inherit is not missed.
+fn looked_at_in_its_copy() -> Outcome {
+    let bed = Bed::set("copy")?;
+    let mut parent = bed.parent(&Program::c("seed_plain"))?;
+    let mut seeds = Vec::new();
+    // As it is; with memory that is kept from forks; with memory that is wiped in them.
+    for (generation, change) in [("1", None), ("11", Some(b"d")), ("21", Some(b"p"))] {
+        if let Some(change) = change {
+            order(&mut parent, b"c")?;
+            order(&mut parent, b"n")?;
+            order(&mut parent, change)?;
+        }
+        seeds.push((generation, bed.prepare(&parent, &[])?));
+    }
+    order(&mut parent, b"c")?;
+    for (generation, seed) in &seeds {
+        let mut clone = bed.resume(seed, &["--no-prefetch"])?;
+        clone.must_pass()?;
+        let seen = clone.after("GENERATION");
+        demand(seen == [*generation], generation, &seen)?;
+        let copied = seed.report["copied_bytes"].as_u64();
+        let expected = if *generation == "1" { 0 } else { 16 * 4096 };
+        demand(copied == Some(expected), &format!("{expected} copied bytes"), &copied)?;
+    }
+    for (_, seed) in &seeds {
+        bed.json(HOME, &["reclaim", "--json", "--wait", "0", &seed.handle])?;
+    }
+    order(&mut parent, b"n")?;
+    order(&mut parent, b"u")?;
+    let pid = parent.pid().to_string();
+    let said = bed.refused(HOME, &["prepare", "--pid", &pid], 1)?;
+    demand(said.contains("userfaultfd"), "a refusal", &said)?;
+    testbed::eventually("the refused seed leaves nothing", || {
+        let is_dead = |pid: &i32| farfork_sys::proc::state(*pid) == Some('Z');
+        Ok(children(&parent).iter().filter(|pid| !is_dead(pid)).count() == 0)
+    })?;
+    parent.must_pass()
+}
+
 fn python() -> Outcome {
     let bed = Bed::set("python")?;
     let source = Source::Script("python3", &[], "rt_python.py");
@@ -81,6 +123,53 @@ fn python() -> Outcome {
     for more in [&["--no-prefetch"][..], &[]] {
         bed.resume(&seed, more)?.must_pass()?;
     }
+    parent.must_pass()
+}
+
+/// How many pages come with each, all of them before the start, and none that another clone has fetched.
+fn fetched_as_asked() -> Outcome {
+    let bed = Bed::set("fetched")?;
+    let mut parent = bed.parent(&memory())?;
+    let seed = bed.prepare(&parent, &[])?;
+    let memory_bytes = seed.report["memory_bytes"].as_u64().unwrap_or_default();
+    let fetched = |more: &[&str]| -> Outcome<u64> {
+        let started = bed.resumed_with(&seed, &[&["--no-cache"], more].concat())?;
+        let fetched = started[0]["fetched_bytes"].as_u64();
+        fetched.ok_or_else(|| Trouble::Failed(format!("no fetched bytes in {started}")))
+    };
+    let [alone, six, many] = ["0", "6", "200"].map(|around| fetched(&["--prefetch", around]));
+    let (alone, six, many) = (alone?, six?, many?);
+    demand(alone < six && six < many, "more pages with each", &(alone, six, many))?;
+    let eager = fetched(&["--eager"])?;
+    demand(eager >= memory_bytes, "all pages before the start", &(eager, memory_bytes))?;
+    for word in ["256", "-1", "most"] {
+        let prefetch = format!("--prefetch={word}");
+        let said = bed.refused(AWAY, &["resume", &prefetch, &seed.handle], 2)?;
+        demand(said.contains("adaptive"), "what is expected", &said)?;
+    }
+    for more in [&["--prefetch", "1"][..], &["--eager"], &["--no-cache"]] {
+        bed.resume(&seed, more)?.must_pass()?;
+    }
+    parent.must_pass()
+}
+
+/// A seed lives as long as it is renewed, from either node, and not longer.
+fn renewed() -> Outcome {
+    let bed = Bed::set("renewed")?;
+    let mut parent = bed.parent(&memory())?;
+    let seed = bed.prepare(&parent, &["--expires", "2"])?;
+    let renew = ["seeds", "renew", "--json", &seed.handle, "--expires"];
+    let report = bed.json(AWAY, &[&renew[..], &["3600"]].concat())?;
+    let before = seed.report["expires_unix_s"].as_u64().unwrap_or(u64::MAX - 3000);
+    let after = report["expires_unix_s"].as_u64().unwrap_or_default();
+    demand(after > before + 3000, "an hour", &report)?;
+    std::thread::sleep(Duration::from_millis(2500));
+    bed.resume(&seed, &["--no-prefetch"])?.must_pass()?;
+    bed.json(HOME, &[&renew[..], &["0"]].concat())?;
+    testbed::eventually("the seed ends", || Ok(bed.status(&seed)?["state"] != "open"))?;
+    let said = bed.refused(AWAY, &[&renew[..], &["60"]].concat(), 1)?;
+    let is_known = ["it has expired", "cannot reach", "does not know"];
+    demand(is_known.iter().any(|known| said.contains(known)), "a refusal", &said)?;
     parent.must_pass()
 }
 

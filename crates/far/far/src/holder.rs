@@ -16,6 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::error::FarError;
 use crate::place::Place;
+use crate::start::close_output;
 
 /// What stands as the source of the mount.
 const FS_NAME: &str = "farfork";
@@ -50,6 +51,7 @@ pub fn hold(place: &Place, command: &[OsString]) -> Result<(), FarError> {
     fcntl_setfl(device, flags - OFlags::NONBLOCK).map_err(|errno| failed()(errno.into()))?;
     let mut ends = Ends::default();
     let mut child = start(command, device, false).map_err(failed())?;
+    close_output().map_err(failed())?;
     loop {
         let status = child.wait().map_err(failed())?;
         if status.success() {
@@ -75,7 +77,8 @@ fn start(command: &[OsString], device: &File, takes_over: bool) -> std::io::Resu
     let (program, arguments) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(arguments).args(takes_over.then_some("--take-over"));
-    command.stdin(Stdio::from(device.try_clone()?)).stdout(Stdio::null()).spawn()
+    // The first one says on the holder's output that it listens.
+    command.stdin(Stdio::from(device.try_clone()?)).stdout(Stdio::inherit()).spawn()
 }
 
 /// When far processes were killed lately.

@@ -31,6 +31,7 @@ mod request_timeout;
 mod server;
 mod source;
 pub mod start;
+pub mod window;
 
 pub use error::FarError;
 pub use far_side::{mount_command, open_far_side};

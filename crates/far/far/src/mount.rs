@@ -27,6 +27,7 @@ use crate::prefetch;
 use crate::protocol::PageRange;
 use crate::request_timeout;
 use crate::source::{Cause, FarImage, Source};
+use crate::start;
 
 /// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.
 const THREADS: usize = 32;
@@ -76,11 +77,13 @@ pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result
     let mounted = place.images();
     let failed = || FarError::io("answer requests for", &mounted);
     let device = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed())?);
-    let limit_s = request_timeout::of(deadline);
-    answer_kernel(&device, &images, takes_over, limit_s).map_err(failed())?;
     let socket = place.socket();
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).map_err(FarError::io("listen at", &socket))?;
+    // The command may look for its image while the threads start.
+    start::say_ready().map_err(failed())?;
+    let limit_s = request_timeout::of(deadline);
+    answer_kernel(&device, &images, takes_over, limit_s).map_err(failed())?;
     let (begun, asked) = (Mutex::default(), Mutex::new(Instant::now()));
     let far = Arc::new(FarProcess { images, place, prefetch, begun, asked });
     if let Some(idle) = idle {

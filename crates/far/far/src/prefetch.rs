@@ -36,6 +36,17 @@ pub fn run(path: &Path) -> Result<(), FarError> {
     fetch(&file, &pieces(&ranges)).map_err(FarError::io("prefetch", path))
 }
 
+/// Reads all of the image at `path`, up to its first `bytes`, before a clone starts.
+///
+/// # Errors
+/// The image cannot be opened or read.
+pub fn run_whole(path: &Path, bytes: u64) -> Result<(), FarError> {
+    let file = File::open(path).map_err(FarError::io("open", path))?;
+    let advised = fadvise(&file, 0, None, Advice::Random);
+    advised.map_err(|errno| FarError::io("fetch", path)(errno.into()))?;
+    fetch(&file, &pieces(&[(0, bytes.div_ceil(PAGE_BYTES))])).map_err(FarError::io("fetch", path))
+}
+
 /// The lines that [`run`] reads.
 pub(crate) fn show(ranges: &[PageRange]) -> String {
     ranges.iter().map(|(first, count)| format!("{first} {count}\n")).collect()

@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// again by the kernel, and requests that wait behind it must not wait for a deadline each.
 const COOLDOWN: Duration = Duration::from_secs(1);
 
+/// How much of an image's beginning is read when it is found. The metadata of most images fits.
+const FRONT_BYTES: u64 = 256 << 10;
+
 /// Why a read failed, in words.
 pub type Cause = String;
 
@@ -54,6 +57,8 @@ pub struct FarImage {
     pub fetched_bytes: AtomicU64,
     /// Its beginning, which has the checksum of all its metadata.
     first_page: Vec<u8>,
+    /// What was read together with it: as a rule, all that a clone needs before its pages.
+    front: Vec<u8>,
     /// Its key, and the number of the connection that the key is for.
     key: Mutex<(u64, RegionKey)>,
 }
@@ -62,7 +67,8 @@ impl FarImage {
     /// An image that was found before. Its key is asked for when it is read.
     pub fn known(cid: Cid, bytes: u64, modified_unix_ns: u64, first_page: Vec<u8>) -> FarImage {
         let key = Mutex::new((0, RegionKey::from_bytes(&[0; RegionKey::BYTES])));
-        FarImage { cid, bytes, modified_unix_ns, fetched_bytes: AtomicU64::new(0), first_page, key }
+        let (fetched_bytes, front) = (AtomicU64::new(0), Vec::new());
+        FarImage { cid, bytes, modified_unix_ns, fetched_bytes, first_page, front, key }
     }
 
     /// Its beginning.
@@ -109,13 +115,14 @@ impl Source {
             let link = self.link(deadline)?;
             let found = self.ask(&link, image, deadline)?;
             let key = found.key().ok_or_else(odd_answer)?;
-            let first_page = self.first_page(&link, key, found.bytes, deadline)?;
+            let front = self.front(&link, key, found.bytes, FRONT_BYTES, deadline)?;
             Ok(FarImage {
                 cid: Cid::from_bytes(found.cid),
                 bytes: found.bytes,
                 modified_unix_ns: found.modified_unix_ns,
-                fetched_bytes: AtomicU64::new(0),
-                first_page,
+                fetched_bytes: AtomicU64::new(front.len() as u64),
+                first_page: front[..front.len().min(PAGE_BYTES as usize)].to_vec(),
+                front,
                 key: Mutex::new((link.number, key)),
             })
         })
@@ -135,6 +142,10 @@ impl Source {
     /// Bytes of an image, at most [`MAX_SEGMENT_BYTES`](farfork_fabric::MAX_SEGMENT_BYTES). The range lies
     /// within the image.
     pub fn read(&self, image: &FarImage, offset: u64, bytes: u32) -> Result<Vec<u8>, Cause> {
+        let end = offset + u64::from(bytes);
+        if let Some(known) = image.front.get(offset as usize..end as usize) {
+            return Ok(known.to_vec());
+        }
         let read = self.within_deadline(|deadline| {
             let link = self.link(deadline)?;
             let key = self.key_of(image, &link, deadline)?;
@@ -250,17 +261,19 @@ impl Source {
         protocol::decode(&answer).ok_or_else(odd_answer)
     }
 
-    fn first_page(
+    /// The beginning of an image that has so many bytes, by one read.
+    fn front(
         &self,
         link: &Link,
         key: RegionKey,
         bytes: u64,
+        wanted: u64,
         deadline: Instant,
     ) -> Result<Vec<u8>, Failed> {
-        let mut page = vec![0; bytes.min(PAGE_BYTES) as usize];
-        let read = link.fabric.read(key, 0, &mut page, deadline);
+        let mut front = vec![0; bytes.min(wanted) as usize];
+        let read = link.fabric.read(key, 0, &mut front, deadline);
         read.map_err(|error| self.failure(link, error))?;
-        Ok(page)
+        Ok(front)
     }
 
     /// The key of an image for this connection. A server that was started anew gives a new one; the image
@@ -279,7 +292,8 @@ impl Source {
         let key = found.key().ok_or_else(odd_answer)?;
         let is_same = (found.cid, found.bytes, found.modified_unix_ns)
             == (image.cid.to_bytes(), image.bytes, image.modified_unix_ns);
-        if !is_same || self.first_page(link, key, found.bytes, deadline)? != image.first_page {
+        if !is_same || self.front(link, key, found.bytes, PAGE_BYTES, deadline)? != image.first_page
+        {
             let (source, cid) = (self.name(), image.cid);
             return Err(Failed::Image(format!("{source} has another image {cid} than before")));
         }

@@ -2,13 +2,16 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::time::Timespec;
 
 use crate::control::{Answer, Ask, Status, ask};
 use crate::error::FarError;
@@ -75,20 +78,50 @@ pub fn ensure(place: &Place, command: &[OsString]) -> Result<(), FarError> {
         return Ok(());
     }
     let mut child = start(place, command).map_err(failed())?;
-    let begun = Instant::now();
-    while begun.elapsed() < START_TIMEOUT {
-        let ended = child.try_wait().map_err(failed())?;
-        if status(place).is_ok_and(|status| status.holder_pid == child.id()) {
+    match await_ready(&mut child) {
+        Ok(true) => {
             std::thread::spawn(move || child.wait());
-            return Ok(());
+            Ok(())
         }
-        if ended.is_some() {
-            return Err(FarError::Process(last_words(place)));
+        Ok(false) => {
+            let _ = child.wait();
+            Err(FarError::Process(last_words(place)))
         }
-        std::thread::sleep(Duration::from_millis(5));
+        Err(error) => {
+            let _ = child.kill();
+            Err(failed()(error))
+        }
     }
-    let _ = child.kill();
-    Err(failed()(io::ErrorKind::TimedOut.into()))
+}
+
+/// Waits until the far process says that it listens; false if it has ended.
+fn await_ready(child: &mut Child) -> io::Result<bool> {
+    let Some(mut output) = child.stdout.take() else { return Ok(false) };
+    let until = Instant::now() + START_TIMEOUT;
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let mut polls = [PollFd::new(&output, PollFlags::IN)];
+        match poll(&mut polls, left.as_ref()) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(output.read(&mut [0])? == 1),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Says to the command that has started this far process, or its holder, that it listens.
+pub(crate) fn say_ready() -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    // It may have gone.
+    let _ = output.write_all(b"\n").and_then(|()| output.flush());
+    close_output()
+}
+
+/// The command that waits sees the end of its pipe when no process has the other end.
+pub(crate) fn close_output() -> io::Result<()> {
+    let nothing = File::options().write(true).open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stdout(&nothing)?)
 }
 
 fn start(place: &Place, command: &[OsString]) -> io::Result<Child> {
@@ -96,7 +129,7 @@ fn start(place: &Place, command: &[OsString]) -> io::Result<Child> {
     let log = File::create(place.log())?;
     let mut command = Command::new(program);
     command.args(arguments).current_dir("/").process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()
 }
 
 /// What it has printed last.

@@ -28,11 +28,10 @@ const APART: [(Shareable, &str, &Cause); 4] = [
     (Shareable::Actions, "signal actions", causes::process::SHARES_TABLE),
 ];
 
-/// Refuses members that live in other namespaces than the first, and those that share what only
-/// threads of one process can share in a clone.
+/// Refuses members that live in other namespaces than the first, and those that share with each other
+/// what only threads of one process can share in a clone.
 pub fn check(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), CheckpointError> {
     let pids = tree.pids();
-    refuse_sharers(&pids, refusals);
     let Some((root, others)) = pids.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Ok(());
     };
@@ -54,8 +53,9 @@ pub fn check(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), Checkpoi
 }
 
 /// Processes outside in the memory of a member (`CLONE_VM` without `CLONE_THREAD`). The parent in a
-/// vfork is not among the members: it cannot be stopped before the child has gone on.
-fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
+/// vfork is not among the members: it cannot be stopped before the child has gone on. This takes a look at
+/// all processes.
+pub fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
     for other in proc::processes().filter(|other| !pids.contains(other)) {
         let shares = |pid: &&i32| kcmp::shares_memory(**pid, other).unwrap_or(false);
         for pid in pids.iter().filter(shares) {

@@ -56,8 +56,28 @@ pub fn collect(
         .living()
         .map(|(_, stopped)| ObservedProcess::observe(stopped))
         .collect::<Result<Vec<_>, _>>()?;
+    collect_observed(tree, &seen, options, Depth::All, refusals)
+}
+
+/// How much is collected while the processes stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// All.
+    All,
+    /// What a fork does not inherit. Memory and mounts are looked at in the fork.
+    State,
+}
+
+/// As [`collect`], of processes that were looked at from outside.
+pub fn collect_observed(
+    tree: &StoppedTree,
+    seen: &[ObservedProcess<'_>],
+    options: CheckpointOptions,
+    depth: Depth,
+    refusals: &mut Refusals,
+) -> Result<Option<Collected>, CheckpointError> {
     let mut can_call = true;
-    for seen in &seen {
+    for seen in seen {
         refusals.about(seen.pid());
         can_call &= seen.can_call(refusals)?;
     }
@@ -66,15 +86,18 @@ pub fn collect(
     }
     let topology = ProcessTopology::read(tree)?;
     topology.check(refusals);
+    if depth == Depth::All {
+        bounds::refuse_sharers(&tree.pids(), refusals);
+    }
     bounds::check(tree, refusals)?;
     refuse_children(tree, refusals)?;
     let pids = tree.pids();
     let ipc = Ipc::collect(&pids, refusals)?;
     let open =
         descriptors::read(&pids, &topology.ids(), options.disposition.connections(), refusals)?;
-    let objects = objects(&seen, &ipc.unattached, &open, refusals)?;
+    let objects = objects(seen, &ipc.unattached, &open, refusals)?;
     let (mut members, memories, made_on) =
-        members(tree, &topology, &seen, &objects, options, refusals)?;
+        members(tree, &topology, seen, &objects, options, depth, refusals)?;
     if refusals.is_empty() {
         refuse_misplaced(tree, &members, refusals);
     }
@@ -102,7 +125,9 @@ pub fn collect(
         mounts: Vec::new(),
     };
     model.content = shared.content(model.chunks() as u64);
-    model.mounts = mounts::collect(&pids, &model, refusals)?;
+    if depth == Depth::All {
+        model.mounts = mounts::collect(&pids, &model, refusals)?;
+    }
     Ok(Some(Collected { model, kept: collected.kept, memories, shared }))
 }
 
@@ -160,6 +185,7 @@ fn members(
     seen: &[ObservedProcess<'_>],
     objects: &Objects,
     options: CheckpointOptions,
+    depth: Depth,
     refusals: &mut Refusals,
 ) -> Result<(Vec<Member>, Vec<Pages>, MadeOn), CheckpointError> {
     let (mut members, mut memories) = (Vec::new(), Vec::new());
@@ -170,7 +196,10 @@ fn members(
             continue;
         };
         refusals.about(process.pid);
-        let own = seen.collect(objects, first_chunk, options, refusals)?;
+        let own = match depth {
+            Depth::All => seen.collect(objects, first_chunk, options, refusals)?,
+            Depth::State => seen.collect_state(options, refusals)?,
+        };
         first_chunk = own.member.memory.stored.end_chunk().max(first_chunk);
         if index == 0 {
             made_on = own.made_on;

@@ -4,12 +4,15 @@
 //! long as the copy. With an estimate, both happen while the processes run. The estimate decides
 //! nothing but when the room is taken.
 
+use farfork_image::model::Memory;
+
 use crate::ancestor::Ancestor;
 use crate::error::CheckpointError;
+use crate::maps;
+use crate::memory::AddressSpace;
 use crate::refuse::Refusals;
 use crate::shared::Objects;
 use crate::tree::{Target, children};
-use crate::{maps, memory};
 
 /// Chunks that the image of `target` would take now, and some for what is to come; none if
 /// mappings are refused anyway.
@@ -25,10 +28,11 @@ pub fn chunks(target: Target) -> Result<Option<u32>, CheckpointError> {
     }
     let mut end = 0;
     for (pid, mappings, ancestor) in &mapped {
-        let regions = memory::regions(*pid, mappings, ancestor.as_ref(), &objects, &mut refusals);
-        let guards = memory::guards(*pid, &regions.all)?;
-        let runs = memory::runs(*pid, &regions, &guards)?;
-        let memory = memory::memory(regions.all, &runs, guards, (0, 0), end);
+        let ancestor = ancestor.as_ref();
+        let space = AddressSpace::look(*pid, mappings, ancestor, &objects, &mut refusals)?;
+        // Which keys the process has allocated only it can be asked for.
+        let mut memory = Memory { protection_keys: u32::MAX, ..Memory::default() };
+        space.put_into(&mut memory, end);
         end = memory.stored.end_chunk().max(end);
     }
     if !refusals.into_list().is_empty() {

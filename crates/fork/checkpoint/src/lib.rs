@@ -63,7 +63,7 @@ pub use error::CheckpointError;
 pub use external::External;
 pub use options::{CheckpointOptions, Disposition};
 use refuse::{Refusal, Refusals};
-pub use shadow::{Parent, Part, PartSource, Prepared, Shadow, ShadowMemory, prepare};
+pub use shadow::{Parent, Part, PartSource, Prepared, Reply, Shadow, ShadowMemory, prepare};
 use tree::StoppedTree;
 pub use tree::Target;
 

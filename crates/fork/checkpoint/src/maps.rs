@@ -116,7 +116,17 @@ pub fn shown(device: u64, inode: u64) -> (u64, u64) {
 
 /// Reads all mappings of a process, in address order.
 pub fn read(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
-    let text = fs::read(format!("/proc/{pid}/smaps"))
+    from(pid, "smaps")
+}
+
+/// Reads all mappings without their flags, protection keys and sizes of pages. The kernel looks at each
+/// page to show those, which takes longer than a fork.
+pub fn outline(pid: i32) -> Result<Vec<Mapping>, CheckpointError> {
+    from(pid, "maps")
+}
+
+fn from(pid: i32, file: &str) -> Result<Vec<Mapping>, CheckpointError> {
+    let text = fs::read(format!("/proc/{pid}/{file}"))
         .map_err(|_| CheckpointError::Proc { pid, what: "the memory mappings" })?;
     let mut mappings = parse(&text);
     for mapping in mappings.iter_mut().filter(|own| own.name.contains(ESCAPED_LINE_END)) {

@@ -7,7 +7,7 @@ use crate::error::CheckpointError;
 use crate::image_pages::ImageBackedPages;
 use crate::inject::{Injector, leftover};
 use crate::maps::{self, Mapping};
-use crate::memory;
+use crate::memory::{self, AddressSpace};
 use crate::options::CheckpointOptions;
 use crate::refuse::{Refusals, causes};
 use crate::runs::Run;
@@ -67,7 +67,18 @@ impl<'f> ObservedProcess<'f> {
     /// Looks at a process from outside, after the threads that a killed checkpointer left in a stub
     /// have their own state again.
     pub fn observe(stopped: &'f StoppedProcess) -> Result<ObservedProcess<'f>, CheckpointError> {
-        let mut mappings = maps::read(stopped.pid())?;
+        ObservedProcess::with(stopped, maps::read(stopped.pid())?)
+    }
+
+    /// As [`ObservedProcess::observe`], where flags of mappings do not matter.
+    pub fn outline(stopped: &'f StoppedProcess) -> Result<ObservedProcess<'f>, CheckpointError> {
+        ObservedProcess::with(stopped, maps::outline(stopped.pid())?)
+    }
+
+    fn with(
+        stopped: &'f StoppedProcess,
+        mut mappings: Vec<Mapping>,
+    ) -> Result<ObservedProcess<'f>, CheckpointError> {
         let left = leftover::restore_threads(stopped, &mappings)?;
         mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
         let ancestor = Ancestor::find(stopped.pid(), &mappings)?;
@@ -111,12 +122,22 @@ impl<'f> ObservedProcess<'f> {
         refusals: &mut Refusals,
     ) -> Result<CollectedProcess, CheckpointError> {
         let pid = self.pid();
-        let (kernel, calls) =
-            (memory::kernel_range(&self.mappings).0, CallPlace::find(&self.mappings));
         let ancestor = self.ancestor.as_ref();
-        let mut regions = memory::regions(pid, &self.mappings, ancestor, objects, refusals);
-        let guards = memory::guards(pid, &regions.all)?;
-        let runs = memory::runs(pid, &regions, &guards)?;
+        let space = AddressSpace::look(pid, &self.mappings, ancestor, objects, refusals)?;
+        let mut collected = self.collect_state(options, refusals)?;
+        collected.image_pages = ImageBackedPages::find(pid, &self.mappings, ancestor)?;
+        collected.runs = space.put_into(&mut collected.member.memory, first_chunk);
+        Ok(collected)
+    }
+
+    /// Everything but its pages, and the regions that they lie in.
+    pub fn collect_state(
+        &self,
+        options: CheckpointOptions,
+        refusals: &mut Refusals,
+    ) -> Result<CollectedProcess, CheckpointError> {
+        let pid = self.pid();
+        let calls = CallPlace::find(&self.mappings);
         let locked_kb = Status::read(pid, pid)?.locked_kb;
         rseq::abort(self.stopped)?;
         let injector = calls.injector(self.stopped)?;
@@ -124,13 +145,11 @@ impl<'f> ObservedProcess<'f> {
         probe::refuse_confined(&injector, pid, refusals)?;
         let locks_future = probe::locks_future(&injector, pid, locked_kb)?;
         let protection_keys = probe::protection_keys(&injector, pid)?;
-        memory::forget_kernel_keys(&mut regions.all, protection_keys);
-        let memory = memory::memory(regions.all, &runs, guards, kernel, first_chunk);
         let aio_rings = aio::rings(&injector, &self.mappings, options.aio_is_idle, refusals)?;
-        let memory = Memory { protection_keys, aio_rings, ..memory };
+        let memory = Memory { protection_keys, aio_rings, ..Memory::default() };
         let member = self.ask(&injector, memory, locks_future, refusals)?;
         let made_on = process::made_on(pid, injector.vdso(), &member.threads[0].xstate)?;
-        let image_pages = ImageBackedPages::find(pid, &self.mappings, ancestor)?;
+        let (runs, image_pages) = (Vec::new(), ImageBackedPages::default());
         Ok(CollectedProcess { member, runs, made_on, image_pages, calls })
     }
 

@@ -32,15 +32,15 @@ pub fn kernel_range(mappings: &[Mapping]) -> (Run, Run) {
 
 /// Regions, and those among them that are carried whole, as they are mapped from a pool.
 #[derive(Default)]
-pub struct Regions {
+struct Regions {
     /// All of them, in address order.
-    pub all: Vec<Region>,
+    all: Vec<Region>,
     whole: Vec<Run>,
 }
 
 /// Turns mappings into regions, refusing those that cannot be carried. A clone's mappings of its
 /// `ancestor` are what they were to the parent.
-pub fn regions(
+fn regions(
     pid: i32,
     mappings: &[Mapping],
     ancestor: Option<&Ancestor>,
@@ -212,7 +212,7 @@ fn backing(mapping: &Mapping, stamp: Option<FileStamp>) -> Backing {
 
 /// Keys that are not among the `allocated` ones are the kernel's own, for memory that can only be
 /// executed.
-pub fn forget_kernel_keys(regions: &mut [Region], allocated: u32) {
+fn forget_kernel_keys(regions: &mut [Region], allocated: u32) {
     for region in regions.iter_mut() {
         if allocated >> region.traits.protection_key & 1 == 0 {
             region.traits.protection_key = 0;
@@ -221,7 +221,7 @@ pub fn forget_kernel_keys(regions: &mut [Region], allocated: u32) {
 }
 
 /// Guard regions of the process.
-pub fn guards(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
+fn guards(pid: i32, regions: &[Region]) -> Result<Vec<Run>, CheckpointError> {
     let pagemap = open_pagemap(pid)?;
     let mut guards = Vec::new();
     for region in regions {
@@ -238,7 +238,7 @@ fn open_pagemap(pid: i32) -> Result<File, CheckpointError> {
 }
 
 /// The pages to copy: what has content, and all of a file that is carried whole.
-pub fn runs(pid: i32, regions: &Regions, guards: &[Run]) -> Result<Vec<Run>, CheckpointError> {
+fn runs(pid: i32, regions: &Regions, guards: &[Run]) -> Result<Vec<Run>, CheckpointError> {
     let pagemap = open_pagemap(pid)?;
     let mut runs: Vec<Run> = Vec::new();
     for region in &regions.all {
@@ -297,17 +297,42 @@ fn present(
     Ok(runs)
 }
 
-/// An address space without what [`crate::process`] adds, laid out in chunks from number `first`
-/// of an image on.
-pub fn memory(
-    regions: Vec<Region>,
-    runs: &[Run],
+/// What an address space holds.
+pub struct AddressSpace {
+    regions: Regions,
     guards: Vec<Run>,
+    /// The pages to copy.
+    runs: Vec<Run>,
     kernel: Run,
-    first: u64,
-) -> Memory {
-    let windows = runs::windows(runs);
-    let segments = layout::segments(&regions, &windows, first);
-    let vdso = (kernel.0, kernel.1 - kernel.0);
-    Memory { regions, stored: Stored { windows, segments }, guards, vdso, ..Memory::default() }
+}
+
+impl AddressSpace {
+    /// Looks at the memory of a process that stands still, which has these mappings.
+    pub fn look(
+        pid: i32,
+        mappings: &[Mapping],
+        ancestor: Option<&Ancestor>,
+        objects: &Objects,
+        refusals: &mut Refusals,
+    ) -> Result<AddressSpace, CheckpointError> {
+        let kernel = kernel_range(mappings).0;
+        let regions = regions(pid, mappings, ancestor, objects, refusals);
+        let guards = guards(pid, &regions.all)?;
+        let runs = runs(pid, &regions, &guards)?;
+        Ok(AddressSpace { regions, guards, runs, kernel })
+    }
+
+    /// Adds itself to what [`crate::process`] knows of `memory`, laid out in chunks from number `first` of
+    /// an image on. Returns the pages to copy.
+    pub fn put_into(self, memory: &mut Memory, first: u64) -> Vec<Run> {
+        let AddressSpace { mut regions, guards, runs, kernel } = self;
+        forget_kernel_keys(&mut regions.all, memory.protection_keys);
+        let windows = runs::windows(&runs);
+        let segments = layout::segments(&regions.all, &windows, first);
+        memory.regions = regions.all;
+        memory.stored = Stored { windows, segments };
+        memory.guards = guards;
+        memory.vdso = (kernel.0, kernel.1 - kernel.0);
+        runs
+    }
 }

@@ -1,7 +1,8 @@
 //! A frozen copy of a running process: memory that never changes, from which clones fetch pages.
 //!
 //! ```text
-//!  freeze ─► collect ─► fork the shadow ─► copy what it does not inherit ─► thaw
+//!  freeze ─► collect ─► fork the shadow ─► thaw ─► look at memory and mounts, in the shadow     most processes
+//!  freeze ─► collect ─► fork the shadow ─► copy what it does not inherit ─► thaw                all others
 //! ```
 //! MITOSIS (OSDI '23) §5.1 copies the page table of the parent into a descriptor and keeps the parent's
 //! pages by reference counts of its kernel module. Here the kernel's own fork does both: the shadow has
@@ -10,6 +11,9 @@
 //!
 //! Invariants: the shadow never runs an instruction of the process; it ends with the thread that has
 //! prepared it, whatever ends that; what is read from it was the process's when it was prepared.
+
+mod deferred;
+mod reply;
 
 use std::fs::{self, File};
 use std::io;
@@ -33,6 +37,8 @@ use crate::runs::Run;
 use crate::stopped::StoppedProcess;
 use crate::tree::{StoppedTree, Target};
 use crate::{diagnose, shadows, tree};
+
+pub use reply::Reply;
 
 /// A process that is prepared to be forked anywhere.
 pub struct Prepared {
@@ -75,6 +81,8 @@ pub struct Shadow {
     copy: StoppedCopy,
     handle: OwnedFd,
     parent: Parent,
+    /// Address of a page that the process did not have.
+    scratch: u64,
     mem: Arc<File>,
     is_alive: Arc<AtomicBool>,
     /// The kernel lets only the thread that traces it wait for it.
@@ -106,12 +114,28 @@ pub struct ShadowMemory {
 }
 
 /// Prepares process `pid`, which has no children but shadows, and lets it go on. The calling thread has
-/// to live as long as the shadow.
-pub fn prepare(pid: i32) -> Result<Prepared, CheckpointError> {
+/// to live as long as the shadow. A process that has asked for it itself gets a `reply`.
+pub fn prepare(pid: i32, reply: Option<&Reply>) -> Result<Prepared, CheckpointError> {
     let target = Target::Process(pid);
     tree::look_at(target)?;
+    // Read once, and not while the process stands still.
+    let _ = farfork_image::machine::this();
+    // A process with its reply goes on for good: all there is to refuse has to be known before.
+    let deferred = if reply.is_none() { deferred::prepare(target)? } else { None };
+    let mut prepared = match deferred {
+        Some(prepared) => prepared,
+        None => prepare_whole(target, reply)?,
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    prepared.model.created_unix_s = since.map_or(0, |since| since.as_secs());
+    Ok(prepared)
+}
+
+/// Looks at everything while the process stands still.
+fn prepare_whole(target: Target, reply: Option<&Reply>) -> Result<Prepared, CheckpointError> {
     let stopped = tree::stop(target).map_err(diagnose::explain_frozen)?;
-    let mut refusals = Refusals::new(pid);
+    reply.map_or(Ok(()), |reply| reply.check(target.pid()))?;
+    let mut refusals = Refusals::new(target.pid());
     let options = CheckpointOptions::default();
     let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
     let refusals = refusals.into_list();
@@ -119,31 +143,44 @@ pub fn prepare(pid: i32) -> Result<Prepared, CheckpointError> {
         return Err(CheckpointError::Refused(refusals));
     };
     let begun = Instant::now();
-    let (shadow, parts, copied) = fork(&stopped, &collected)?;
+    let (shadow, parts, copied) = fork_all(&stopped, &collected, reply)?;
     let forking = begun.elapsed();
     let frozen = stopped.since().elapsed();
     drop(stopped);
-    // What goes first when memory is short: its parent can be prepared again.
-    let _ = fs::write(format!("/proc/{}/oom_score_adj", shadow.pid()), "1000");
-    let mut model = collected.model;
-    model.created_unix_s =
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Prepared { model, parts, copied, shadow, frozen, forking })
+    shadow.goes_first();
+    Ok(Prepared { model: collected.model, parts, copied, shadow, frozen, forking })
 }
 
-type Forked = (Shadow, Vec<Part>, Vec<u8>);
+/// Forks the shadow, and copies what it does not have.
+fn fork_all(
+    stopped: &StoppedTree,
+    collected: &Collected,
+    reply: Option<&Reply>,
+) -> Result<(Shadow, Vec<Part>, Vec<u8>), CheckpointError> {
+    forked(stopped, collected, &unneeded(&collected.model), |shadow, pages| {
+        let (parts, copied) = parts(collected, pages)?;
+        reply.map_or(Ok(()), |reply| reply.give(pages.pid, shadow.pid()))?;
+        Ok((shadow, parts, copied))
+    })
+}
 
-fn fork(stopped: &StoppedTree, collected: &Collected) -> Result<Forked, CheckpointError> {
+/// Forks the shadow, without some mappings, and does what remains before the process goes on. If that
+/// fails there is no shadow.
+fn forked<T>(
+    stopped: &StoppedTree,
+    collected: &Collected,
+    without: &[Run],
+    then: impl FnOnce(Shadow, &Pages) -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
     let (Some((_, process)), Some(pages)) = (stopped.living().next(), collected.memories.first())
     else {
         let pid = stopped.members()[0].pid;
         return Err(CheckpointError::NoProcess { pid });
     };
     let injector = pages.calls.injector(process)?;
-    let made = injector.fork(&unneeded(&collected.model)).and_then(|copy| {
-        let shadow = Shadow::new(copy, process.pid())?;
-        let (parts, copied) = parts(collected, pages)?;
-        Ok((shadow, parts, copied))
+    let made = injector.fork(without).and_then(|copy| {
+        let shadow = Shadow::new(copy, process.pid(), injector.scratch())?;
+        then(shadow, pages)
     });
     if made.is_err() {
         // The dead copy would stay the process's child.
@@ -179,7 +216,6 @@ fn is_inherited(region: &Region) -> bool {
 fn parts(collected: &Collected, pages: &Pages) -> Result<(Vec<Part>, Vec<u8>), CheckpointError> {
     let (mut parts, mut copied) = (Vec::new(), Vec::new());
     let memory = &collected.model.members[pages.member].memory;
-    let mem = copy::open(pages.pid)?;
     for region in &memory.regions {
         let own = within(&pages.runs, region);
         for (start, end, at) in placed(&own, &memory.stored.segments) {
@@ -189,6 +225,7 @@ fn parts(collected: &Collected, pages: &Pages) -> Result<(Vec<Part>, Vec<u8>), C
             } else {
                 let from = copied.len();
                 copied.resize(from + bytes as usize, 0);
+                let mem = copy::open(pages.pid)?;
                 copy::read(pages.pid, &mem, &pages.image_pages, start, &mut copied[from..])?;
                 PartSource::Copied(from as u64)
             };
@@ -250,12 +287,17 @@ impl Part {
 }
 
 impl Shadow {
-    fn new(copy: StoppedCopy, parent: i32) -> Result<Shadow, CheckpointError> {
+    fn new(copy: StoppedCopy, parent: i32, scratch: u64) -> Result<Shadow, CheckpointError> {
         let handle = pidfd::open(copy.pid).map_err(doing(copy.pid, "watch the frozen copy"))?;
         let mem = Arc::new(copy::open(copy.pid)?);
         let parent = Parent { pid: parent, started: proc::started(parent) };
         let is_alive = Arc::new(AtomicBool::new(true));
-        Ok(Shadow { copy, handle, parent, mem, is_alive, of_thread: PhantomData })
+        Ok(Shadow { copy, handle, parent, scratch, mem, is_alive, of_thread: PhantomData })
+    }
+
+    /// Has it killed first when memory is short: its parent can be prepared again.
+    fn goes_first(&self) {
+        let _ = fs::write(format!("/proc/{}/oom_score_adj", self.pid()), "1000");
     }
 
     /// Its pid here.

@@ -55,7 +55,8 @@ impl<'f> ProcessTopology<'f> {
     pub fn read(tree: &'f StoppedTree) -> Result<ProcessTopology<'f>, CheckpointError> {
         let known = tree.members().iter().map(MemberIds::read).collect::<Result<Vec<_>, _>>()?;
         let ids = || known.iter().flat_map(|known| [known.session, known.group]);
-        let is_leaderless = ids().any(|id| !tree.has(id.here as i32));
+        // A leader that lives outside decides without a look at all processes.
+        let is_leaderless = ids().any(|id| !tree.has(id.here as i32) && !exists(id.here));
         let outside = if is_leaderless { OutsideIds::read(tree) } else { OutsideIds::default() };
         Ok(ProcessTopology { tree, known, outside })
     }

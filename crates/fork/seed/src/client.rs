@@ -8,10 +8,12 @@ use serde::de::DeserializeOwned;
 
 use crate::error::SeedError;
 use crate::handle::Handle;
-use crate::protocol::{Reclaimed, Request};
+use crate::protocol::{Reclaimed, Renewed, Request};
 
 /// How much longer than it was asked to wait a keeper may take to end a seed: it stops the parent.
 const END_MARGIN: Duration = Duration::from_secs(20);
+/// How long a keeper may take to answer what it has only to note.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Handle {
     /// What proves the handle to its keeper.
@@ -45,6 +47,16 @@ pub fn reclaim(handle: &Handle, wait: Duration) -> Result<Reclaimed, SeedError> 
     let keeper = connect(handle)?;
     let request = Request::Reclaim { wait_ms: wait.as_millis() as u64 };
     ask(&keeper, handle, &request, wait.saturating_add(END_MARGIN))
+}
+
+/// Lets a seed expire so long from now.
+///
+/// # Errors
+/// Those of [`connect`]; [`SeedError::Refused`] if it closes already.
+pub fn renew(handle: &Handle, expires: Duration) -> Result<Renewed, SeedError> {
+    let keeper = connect(handle)?;
+    let request = Request::Renew { expires_ms: expires.as_millis() as u64 };
+    ask(&keeper, handle, &request, ANSWER_LIMIT)
 }
 
 fn ask<T: DeserializeOwned>(

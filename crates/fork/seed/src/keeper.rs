@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_checkpoint::{Parent, Prepared, Shadow, prepare};
+use farfork_checkpoint::{Parent, Prepared, Reply, Shadow, prepare};
 use farfork_fabric::tcp::{Server, ServerSettings};
 use farfork_fabric::{Region, Regions};
 use farfork_far::protocol::{self, Found, PageRange, Question};
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::address;
 use crate::error::SeedError;
 use crate::handle::Handle;
-use crate::protocol::{Reclaimed, Request};
+use crate::protocol::{Reclaimed, Renewed, Request};
 use crate::region::SeedRegion;
 use crate::seed::{Phase, Seed};
 use crate::served::ServedSeed;
@@ -53,6 +53,8 @@ pub struct Settings {
     pub directory: PathBuf,
     /// When the user asked.
     pub requested: Instant,
+    /// Where in its memory the process waits for the handle, if it has asked itself.
+    pub reply_at: Option<u64>,
 }
 
 /// A seed that was made.
@@ -93,7 +95,6 @@ struct Keeper {
     shadow: Option<Shadow>,
     parent: Parent,
     grace: Duration,
-    expires: Instant,
     status: Status,
 }
 
@@ -189,6 +190,13 @@ impl Answers {
             return self.answer_node(&question);
         }
         match serde_json::from_slice(request) {
+            Ok(Request::Renew { expires_ms }) => {
+                let expires = Duration::from_millis(expires_ms);
+                let at = Instant::now().checked_add(expires);
+                self.seed.renew(at.ok_or("it cannot live so long")?)?;
+                let renewed = Renewed { expires_unix_s: unix_s(expires) };
+                serde_json::to_vec(&renewed).map_err(|error| error.to_string())
+            }
             Ok(Request::Reclaim { wait_ms }) => {
                 let cut_off = self.seed.reclaim(Duration::from_millis(wait_ms));
                 serde_json::to_vec(&Reclaimed { cut_off }).map_err(|error| error.to_string())
@@ -222,7 +230,10 @@ impl Keeper {
     fn begin(settings: &Settings) -> Result<(Keeper, Report), SeedError> {
         let failed = |doing| failed(settings.pid, doing);
         let Place { listener, handle, socket, signals } = Place::open(settings)?;
-        let Prepared { model, parts, copied, shadow, frozen, forking } = prepare(settings.pid)?;
+        let reply = |address| Reply { address, text: handle.to_string() };
+        let reply = settings.reply_at.map(reply);
+        let Prepared { model, parts, copied, shadow, frozen, forking } =
+            prepare(settings.pid, reply.as_ref())?;
         let expires = Instant::now() + settings.expires;
         let memory_bytes = parts.iter().map(|part| part.bytes).sum();
         let copied_bytes = copied.len() as u64;
@@ -230,7 +241,7 @@ impl Keeper {
         let region = SeedRegion::new(descriptor, parts, copied, shadow.memory());
         let descriptor_bytes = region.descriptor_bytes();
         let served = Arc::new(ServedSeed::new(handle.id, region));
-        let seed = Arc::new(Seed::new().map_err(failed("make an event"))?);
+        let seed = Arc::new(Seed::new(expires).map_err(failed("make an event"))?);
         let server = serve(listener, &handle, &seed, &served).map_err(failed("start to serve"))?;
         let micros = |duration: Duration| duration.as_micros() as u64;
         let report = Report {
@@ -251,22 +262,11 @@ impl Keeper {
             pid: parent.pid,
             keeper_pid: std::process::id() as i32,
             shadow_pid: shadow.pid(),
-            expires_unix_s: report.expires_unix_s,
             ..Status::default()
         };
         let shadow = Some(shadow);
-        let keeper = Keeper {
-            seed,
-            served,
-            server,
-            socket,
-            signals,
-            shadow,
-            parent,
-            grace,
-            expires,
-            status,
-        };
+        let keeper =
+            Keeper { seed, served, server, socket, signals, shadow, parent, grace, status };
         Ok((keeper, report))
     }
 
@@ -275,10 +275,10 @@ impl Keeper {
         loop {
             let now = Instant::now();
             match self.seed.phase() {
-                Phase::Open if now >= self.expires => {
+                Phase::Open if now >= self.seed.expires() => {
                     self.seed.close("it has expired", now + self.grace);
                 }
-                Phase::Open => self.wait(self.expires - now),
+                Phase::Open => self.wait(self.seed.expires() - now),
                 Phase::Closing { why, until } => {
                     let nodes = self.nodes();
                     if nodes == 0 || now >= until {
@@ -333,6 +333,7 @@ impl Keeper {
         };
         Status {
             parent_lives: self.parent.lives(),
+            expires_unix_s: unix_s(self.seed.expires().saturating_duration_since(Instant::now())),
             state: state.to_owned(),
             reason,
             resumes: self.seed.found(),

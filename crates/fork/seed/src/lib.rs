@@ -21,6 +21,6 @@ mod seed;
 mod served;
 pub mod status;
 
-pub use client::{connect, reclaim};
+pub use client::{connect, reclaim, renew};
 pub use error::SeedError;
 pub use keeper::{Report, Settings, keep};

@@ -12,6 +12,18 @@ pub enum Request {
         /// How long to wait for them, in milliseconds.
         wait_ms: u64,
     },
+    /// Let the seed expire so many milliseconds from now.
+    Renew {
+        /// How long it lives from now on.
+        expires_ms: u64,
+    },
+}
+
+/// The answer to [`Request::Renew`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewed {
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_s: u64,
 }
 
 /// The answer to [`Request::Reclaim`].

@@ -37,6 +37,8 @@ pub struct Seed {
 
 struct State {
     phase: Phase,
+    /// When no clone starts any more.
+    expires: Instant,
     /// Times that a node was given the image.
     found: u64,
     /// Connections that wait for the end, which fetch nothing.
@@ -44,9 +46,9 @@ struct State {
 }
 
 impl Seed {
-    /// One whose life begins.
-    pub fn new() -> io::Result<Seed> {
-        let state = State { phase: Phase::Open, found: 0, reclaimers: 0 };
+    /// One whose life begins, and which expires at that time.
+    pub fn new(expires: Instant) -> io::Result<Seed> {
+        let state = State { phase: Phase::Open, expires, found: 0, reclaimers: 0 };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Seed { state: Mutex::new(state), changed: Condvar::new(), wake })
     }
@@ -59,6 +61,26 @@ impl Seed {
     /// Times that a node was given the image.
     pub fn found(&self) -> u64 {
         self.state().found
+    }
+
+    /// When it expires.
+    pub fn expires(&self) -> Instant {
+        self.state().expires
+    }
+
+    /// Lets it expire at another time.
+    ///
+    /// # Errors
+    /// Why no clone starts any more.
+    pub fn renew(&self, expires: Instant) -> Result<(), String> {
+        let mut state = self.state();
+        if let Phase::Closing { why, .. } | Phase::Ended { why, .. } = &state.phase {
+            return Err(why.clone());
+        }
+        state.expires = expires;
+        drop(state);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        Ok(())
     }
 
     /// Connections that fetch nothing.
@@ -141,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_seed_that_closes_starts_no_clone_and_ends_at_the_earlier_time() {
-        let seed = Seed::new().unwrap();
+        let seed = Seed::new(Instant::now()).unwrap();
         seed.find().unwrap();
         let now = Instant::now();
         seed.close("it is being reclaimed", now + Duration::from_secs(9));
@@ -152,8 +174,19 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_that_closes_is_not_renewed() {
+        let now = Instant::now();
+        let seed = Seed::new(now).unwrap();
+        let later = now + Duration::from_secs(60);
+        assert_eq!((seed.renew(later), seed.expires()), (Ok(()), later));
+        seed.close("it has expired", now);
+        assert_eq!(seed.renew(now), Err("it has expired".to_owned()));
+        assert_eq!(seed.expires(), later);
+    }
+
+    #[test]
     fn a_reclaimer_waits_for_the_end_and_hears_who_was_cut_off() {
-        let seed = Arc::new(Seed::new().unwrap());
+        let seed = Arc::new(Seed::new(Instant::now()).unwrap());
         let of_thread = Arc::clone(&seed);
         let waiting = std::thread::spawn(move || of_thread.reclaim(Duration::from_secs(60)));
         while seed.phase() == Phase::Open {

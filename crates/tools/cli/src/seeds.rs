@@ -21,6 +21,8 @@ use crate::{CommandResult, size};
 
 /// How long a seed lives if its maker does not say: MITOSIS keeps its seeds for ten minutes.
 const EXPIRES_S: u64 = 600;
+/// The longest life of a seed: a year.
+const LONGEST_S: u64 = 365 * 24 * 3600;
 /// How long a seed that has expired waits for clones that may still fetch pages.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -31,12 +33,15 @@ pub(crate) struct PrepareArgs {
     #[arg(long)]
     pid: i32,
     /// End the seed after so many seconds. Clones that run have 30 more to fetch what they need.
-    #[arg(long, value_name = "SECONDS", default_value_t = EXPIRES_S)]
+    #[arg(long, value_name = "SECONDS", default_value_t = EXPIRES_S, value_parser = clap::value_parser!(u64).range(..=LONGEST_S))]
     expires: u64,
     /// Address, and port, at which clones fetch pages. Default: any port of the address that this machine
     /// has towards others.
     #[arg(long, value_name = "ADDRESS[:PORT]", env = "FARFORK_SEED_LISTEN", value_parser = listen_at)]
     listen: Option<SocketAddr>,
+    /// Write the handle to this address of the process, which waits there for it.
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    reply_at: Option<u64>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -58,7 +63,31 @@ pub(crate) struct ReclaimArgs {
 
 /// How to list.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ListArgs {
+    #[command(subcommand)]
+    command: Option<SeedCommand>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to do with a seed.
+#[derive(clap::Subcommand)]
+enum SeedCommand {
+    /// Let a seed live longer, or end sooner.
+    Renew(RenewArgs),
+}
+
+/// The seed to renew.
+#[derive(clap::Args)]
+struct RenewArgs {
+    /// The handle that "farfork prepare" has printed.
+    #[arg(value_parser = handle)]
+    handle: Handle,
+    /// End the seed after so many seconds from now.
+    #[arg(long, value_name = "SECONDS", default_value_t = EXPIRES_S, value_parser = clap::value_parser!(u64).range(..=LONGEST_S))]
+    expires: u64,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -79,6 +108,9 @@ pub(crate) struct KeeperArgs {
     /// When the user asked, in nanoseconds of the monotonic clock.
     #[arg(long)]
     requested_ns: u64,
+    /// Where in its memory the process waits.
+    #[arg(long)]
+    reply_at: Option<u64>,
 }
 
 fn listen_at(text: &str) -> Result<SocketAddr, String> {
@@ -137,6 +169,9 @@ impl StartedKeeper {
         if let Some(listen) = args.listen {
             command.args(["--listen", &listen.to_string()]);
         }
+        if let Some(address) = args.reply_at {
+            command.args(["--reply-at", &address.to_string()]);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr.try_clone()?);
         Ok(StartedKeeper { child: command.current_dir("/").spawn()?, stderr })
     }
@@ -181,6 +216,7 @@ pub(crate) fn keep(args: &KeeperArgs) -> CommandResult {
         grace: GRACE,
         directory: directory(),
         requested: Instant::now() - since,
+        reply_at: args.reply_at,
     };
     farfork_seed::keep(&settings, hand_over)?;
     Ok(ExitCode::SUCCESS)
@@ -223,8 +259,30 @@ pub(crate) fn reclaim(args: &ReclaimArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The answer of `farfork seeds renew --json`.
+#[derive(Serialize)]
+struct Renewed {
+    id: String,
+    expires_unix_s: u64,
+}
+
+fn renew(args: &RenewArgs) -> CommandResult {
+    let expires = Duration::from_secs(args.expires);
+    let expires_unix_s = farfork_seed::renew(&args.handle, expires)?.expires_unix_s;
+    let id = args.handle.id.to_string();
+    if args.json {
+        print_json(&Renewed { id, expires_unix_s })?;
+    } else {
+        eprintln!("seed {id} expires in {} s", args.expires);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs `farfork seeds`.
 pub(crate) fn list(args: &ListArgs) -> CommandResult {
+    if let Some(SeedCommand::Renew(args)) = &args.command {
+        return renew(args);
+    }
     let seeds = status::list(&directory())?;
     if args.json {
         print_json(&seeds)?;

@@ -47,6 +47,8 @@ impl fmt::Display for Refusal {
 #[derive(Debug, Default)]
 pub struct Refusals {
     process: String,
+    /// Whether all are about that process, whichever is looked at.
+    is_of_one: bool,
     list: Vec<Refusal>,
 }
 
@@ -58,8 +60,16 @@ impl Refusals {
         refusals
     }
 
+    /// An empty list, all of which is about process `pid`: what is looked at is a copy of it.
+    pub fn of_copy(pid: i32) -> Refusals {
+        Refusals { is_of_one: true, ..Refusals::new(pid) }
+    }
+
     /// Sets the process that refusals added from now on name.
     pub fn about(&mut self, pid: i32) {
+        if self.is_of_one {
+            return;
+        }
         self.process = match Status::read(pid, pid) {
             Ok(status) => format!("process {pid} ({})", status.name),
             Err(_) => format!("process {pid}"),
@@ -88,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_process_object_and_cause() {
-        let mut refusals = Refusals { process: "process 7 (x)".into(), list: Vec::new() };
+        let mut refusals = Refusals { process: "process 7 (x)".into(), ..Refusals::default() };
         refusals.add("process", causes::process::TRACED);
         let refusal = &refusals.into_list()[0];
         let message = "process 7 (x): process: a debugger traces it; detach the debugger";
