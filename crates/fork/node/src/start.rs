@@ -6,7 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farfork_pages::overlay::{OverlayKind, Share, Start};
+use farfork_pages::overlay::{OverlayKind, Start};
+use farfork_pages::share::Share;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_restore::{Event, PeerEnd, RequestFds, Started, Template};
 use farfork_sys::words;

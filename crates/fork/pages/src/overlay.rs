@@ -7,13 +7,13 @@ use farfork_plan::overlay::{
     HELPED_BYTES, MemberOverlay, OVERLAY_MAGIC, OverlayHeader, Served, Span,
 };
 use farfork_plan::{Table, window};
-use farfork_types::{LocalShare, PAGE_BYTES, Tiering, align_down, align_up};
+use farfork_types::{PAGE_BYTES, Tiering, align_down, align_up};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::access::Access;
 use crate::policy::{self, Treatment};
 use crate::set::PageSet;
-use crate::share;
+use crate::share::{self, Share};
 
 /// An overlay with more than this many bytes does not fit into the window.
 const MOST: usize = window::OVERLAY_BYTES as usize;
@@ -48,15 +48,6 @@ pub struct OverlayKind {
     /// How much of the image becomes local before they run, instead of what the policy would have become local
     /// in advance.
     pub share: Option<Share>,
-}
-
-/// A share of an image that is to be local.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Share {
-    /// How much.
-    pub local: LocalShare,
-    /// Whether memory that the clone may not write can be copied, too (by userfaultfd): otherwise it stays in the pool.
-    pub copies: bool,
 }
 
 /// An overlay.
@@ -447,7 +438,8 @@ mod tests {
         assert_eq!((draft.copied.as_slice(), draft.copied_bytes()), (&expected[..], 0x3000));
         assert!(draft.write.is_empty());
         let model = Model { members: vec![member()], ..Model::default() };
-        let nothing = Share { local: LocalShare::from_permille(0).unwrap(), copies: true };
+        let nothing =
+            Share { local: farfork_types::LocalShare::from_permille(0).unwrap(), copies: true };
         assert_eq!(compile_share(&model, &Access::default(), nothing), None);
     }
 

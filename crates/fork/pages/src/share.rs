@@ -1,16 +1,24 @@
 //! Which pages of an image become local for a share of near memory (elastic memory).
 
 use farfork_image::model::Model;
-use farfork_types::PAGE_BYTES;
+use farfork_types::{LocalShare, PAGE_BYTES};
 
 use crate::access::Access;
-use crate::overlay::Share;
 use crate::policy;
 use crate::set::PageSet;
 
 /// Pages that are chosen together, so that a mapping is not cut at every page: what one fault maps
 /// (`fault_around_bytes`).
 const BLOCK_PAGES: u64 = 16;
+
+/// A share of an image that is to be local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// How much.
+    pub local: LocalShare,
+    /// Whether memory that the clone may not write can be copied, too (by userfaultfd): otherwise it stays in the pool.
+    pub copies: bool,
+}
 
 /// What becomes local for a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,7 +93,6 @@ fn spread(pages: &PageSet, wanted: u64) -> PageSet {
 #[cfg(test)]
 mod tests {
     use farfork_image::model::{Backing, Member, Region, RegionTraits, Segment, Stored};
-    use farfork_types::LocalShare;
     use proptest::prelude::*;
 
     use super::*;

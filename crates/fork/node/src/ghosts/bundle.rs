@@ -342,7 +342,7 @@ mod tests {
         let (hidden, shown) = ([PathBuf::from("/run")], [PathBuf::from("/run/x/code")]);
         let options =
             ContainerOptions { hidden: &hidden, shown: &shown, ..ContainerOptions::default() };
-        let seen = json(&spec("abc", Path::new("/root/at"), &options).unwrap());
+        let seen = json(&spec("abc", Path::new("/files/at"), &options).unwrap());
         let mounts = &seen["mounts"];
         assert_eq!(
             (&mounts[2]["destination"], &mounts[2]["type"]),
