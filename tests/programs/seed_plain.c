@@ -84,7 +84,7 @@ int main(void) {
         switch (command) {
         case 'c': generation += 10, write_all(); break;
         case 'v': check_all(); break;
-        case 'n': MUST(raw_madvise(part, PART, MADV_DOFORK)); break;
+        case 'n': MUST(raw_madvise(part, PART, MADV_DOFORK)), MUST(raw_madvise(part, PART, MADV_KEEPONFORK)); break;
         case 'd': MUST(raw_madvise(part, PART, MADV_DONTFORK)); break;
         case 'p': MUST(raw_madvise(part, PART, MADV_WIPEONFORK)); break;
         case 'u': let_another_supply(); break;
