@@ -57,6 +57,7 @@ mod span;
 mod spans;
 mod structures;
 mod wakes;
+mod watch;
 pub mod words;
 
 pub use check::Check;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use farfork::{Check, Info, Node, Region};
 use farfork_types::align_up;
@@ -43,6 +44,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Recover clients as soon as they die, until this process is ended. Without it, they are recovered when another
+    /// client opens the region or needs memory.
+    Watch {
+        /// The region.
+        path: PathBuf,
+    },
     /// Delete a region that no client uses.
     Destroy {
         /// The region.
@@ -69,6 +76,10 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             }
         }
         Command::Check { path, json } => return check(path, *json),
+        Command::Watch { path } => {
+            // A signal ends it; nothing has to be put in order.
+            Region::<Node>::open(path)?.watch(&AtomicBool::new(false))?;
+        }
         Command::Destroy { path } => Region::destroy(path)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ mod platforms;
 mod random;
 mod stage;
 mod structures;
+mod watch;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -82,6 +83,9 @@ fn main() {
     trials.push(found::<RunCommitsFirst>(Operation::AllocateRun, false));
     trials.push(found::<FreeTakesRunLast>(Operation::FreeRun, false));
     trials.push(found::<ReleaseFreesFirstSpanFirst>(Operation::FreeRun, false));
+    trials.push(Trial::test("a watcher recovers clients and may be killed", || {
+        Ok(watch::recovers()?)
+    }));
     let kills = if is_long() { 100_000 } else { 300 };
     trials.push(Trial::test("random kills with living peers", move || Ok(random::kills(kills)?)));
     libtest_mimic::run(&arguments, trials).exit();
