@@ -14,7 +14,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::serve::Listener;
-use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,6 +23,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_io_timeout::TimeoutStream;
 use tower_http::timeout::RequestBodyTimeoutLayer;
+
+use crate::held::holding;
 
 /// Limits of client connections.
 #[derive(Clone, Copy, Debug)]
@@ -90,14 +91,7 @@ pub async fn serve(
             let answering = (slot.answering(), service.call(request));
             async {
                 let (answering, response) = answering;
-                // Until the last of its body is gone.
-                let body = |body: axum::body::Body| {
-                    body.map_frame(move |frame| {
-                        let _until = &answering;
-                        frame
-                    })
-                };
-                response.await.map(|response| response.map(body))
+                response.await.map(|response| holding(response, answering))
             }
         });
         let connection = graceful.watch(http.serve_connection(stream, answering));

@@ -27,6 +27,7 @@ pub mod confine;
 pub mod connections;
 pub mod dashboard;
 pub mod gateway;
+mod held;
 mod http;
 pub mod memory;
 pub mod operator;

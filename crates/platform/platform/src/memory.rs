@@ -1,4 +1,5 @@
-//! Memory of requests: bodies while they arrive, and arguments of calls that wait or run.
+//! Memory of requests: bodies while they arrive, arguments of calls that wait or run, large answers until they are sent.
+//! Lines of running calls are counted alike, apart from these.
 //!
 //! Invariants: a namespace holds at most its limit, and all of them together at most theirs. A
 //! reservation is given back when the bytes that it stands for are dropped.
@@ -77,6 +78,18 @@ impl RequestMemory {
 }
 
 impl Reservation {
+    /// What counts it.
+    #[cfg(test)]
+    pub fn counted(&self) -> &Arc<RequestMemory> {
+        &self.memory
+    }
+
+    /// Reserves memory for an answer. One that is larger than the limit is answered if nothing else is reserved.
+    pub fn grow_for_answer(&mut self, bytes: u64) -> Result<(), ApiError> {
+        let Requests { namespace_bytes, all_bytes } = self.memory.limits;
+        self.grow(bytes.min(namespace_bytes).min(all_bytes))
+    }
+
     /// Reserves more bytes, or refuses.
     pub fn grow(&mut self, bytes: u64) -> Result<(), ApiError> {
         let Requests { namespace_bytes, all_bytes } = self.memory.limits;

@@ -55,7 +55,10 @@ pub async fn read(
         return Ok(document(found));
     }
     let code = gateway.store.code(namespace, &action)?.unwrap_or_default();
-    found.with_code(&code).map(document).map_err(|error| ApiError::Internal(error.to_string()))
+    let document = found.with_code(&code).map(document);
+    drop(code);
+    let document = document.map_err(|error| ApiError::Internal(error.to_string()))?;
+    reply::counted(document, gateway.memory.reservation(namespace))
 }
 
 /// The action, or an error for the client.

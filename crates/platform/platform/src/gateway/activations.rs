@@ -12,7 +12,7 @@ use super::actions::on_disk;
 use super::auth::Identity;
 use super::extract::{PathParams, QueryParams};
 use super::page::Page;
-use super::reply::{Reply, document, streamed};
+use super::reply::{Reply, counted, document, streamed};
 use super::{Gateway, name};
 use crate::api::{Activation, ActivationId, ApiError, Name};
 use crate::store::{Selection, Store};
@@ -114,7 +114,8 @@ pub async fn read(
     State(gateway): State<Gateway>,
     PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
-    Ok(document(find(&identity, &gateway, &which).await?))
+    let found = find(&identity, &gateway, &which).await?;
+    counted(document(found), gateway.memory.reservation(&identity.namespace))
 }
 
 /// `GET activations/ID/logs`.
@@ -123,7 +124,9 @@ pub async fn logs(
     State(gateway): State<Gateway>,
     PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
-    Ok(document(json!({ "logs": find(&identity, &gateway, &which).await?.logs })))
+    let found = find(&identity, &gateway, &which).await?;
+    let logs = document(json!({ "logs": found.logs }));
+    counted(logs, gateway.memory.reservation(&identity.namespace))
 }
 
 /// `GET activations/ID/result`.
@@ -132,7 +135,8 @@ pub async fn result(
     State(gateway): State<Gateway>,
     PathParams(which): PathParams<(String, String)>,
 ) -> Reply {
-    Ok(document(find(&identity, &gateway, &which).await?.response))
+    let found = find(&identity, &gateway, &which).await?;
+    counted(document(found.response), gateway.memory.reservation(&identity.namespace))
 }
 
 #[cfg(test)]

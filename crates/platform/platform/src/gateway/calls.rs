@@ -11,7 +11,7 @@ use serde_json::json;
 use super::actions::{find, on_disk};
 use super::auth::Identity;
 use super::extract::{PathParams, QueryParams, read_body};
-use super::reply::{Reply, with_status};
+use super::reply::{Reply, counted, with_status};
 use super::{Gateway, name};
 use crate::api::{Action, Activation, ActivationId, ApiError, Arguments, Fields};
 use crate::clock::now_ms;
@@ -53,6 +53,7 @@ pub async fn call(
     let action = find(&gateway, namespace, &action)?;
     let id = new_id()?;
     let args = with_parameters(given, &action, memory)?;
+    let answer = gateway.memory.reservation(namespace);
     let call = Call { id, args, asked_ms, action, trace };
     if !options.blocking {
         let Gateway { store, caller, .. } = gateway;
@@ -65,10 +66,14 @@ pub async fn call(
         return Ok(late(id));
     }
     let time = options.timeout.map_or(MOST_WAITING, Duration::from_millis).min(MOST_WAITING);
-    Ok(match outcome(&gateway, (call, slot), time).await? {
-        Some(activation) => finished(&activation, options.result),
-        None => late(id),
-    })
+    match outcome(&gateway, (call, slot), time).await? {
+        Some(activation) => {
+            let response = finished(&activation, options.result);
+            drop(activation);
+            counted(response, answer)
+        }
+        None => Ok(late(id)),
+    }
 }
 
 /// Makes a call, and waits up to `time` for its activation. After that the call goes on, and its

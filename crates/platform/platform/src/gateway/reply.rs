@@ -1,6 +1,6 @@
 //! Responses.
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -9,6 +9,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::api::ApiError;
+use crate::held::holding;
+use crate::memory::Reservation;
 use crate::store::StoreError;
 
 /// The result of most handlers.
@@ -17,6 +19,23 @@ pub type Reply = Result<Response, ApiError>;
 /// A document with status 200.
 pub fn document(value: impl Serialize) -> Response {
     with_status(200, &value)
+}
+
+/// Answers of up to this many bytes do not count: they are bounded by the number of connections.
+const UNCOUNTED: u64 = 64 << 10;
+
+/// A response whose body counts in `memory` until it was sent, or the client is gone: clients may read as slowly
+/// as they like.
+///
+/// # Errors
+/// There is not so much memory.
+pub fn counted(response: Response, mut memory: Reservation) -> Reply {
+    let bytes = response.body().size_hint().lower();
+    if bytes <= UNCOUNTED {
+        return Ok(response);
+    }
+    memory.grow_for_answer(bytes)?;
+    Ok(holding(response, memory))
 }
 
 /// A document with another status.

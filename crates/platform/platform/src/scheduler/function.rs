@@ -382,7 +382,7 @@ impl Function {
             let is_awake = instance.thaw(&*shared.nodes).await;
             let waited = waiting.since.elapsed();
             let outcome = match is_awake {
-                true => instance.call(&waiting.call, code.as_deref()).await,
+                true => instance.call(&waiting.call, code.as_deref(), &shared.log_memory).await,
                 false => None,
             };
             let Some(outcome) = outcome else {

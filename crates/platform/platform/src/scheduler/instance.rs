@@ -23,6 +23,7 @@ use super::{Call, launch, protocol};
 use crate::api::{Action, Outcome, Response, StartKind, Times};
 use crate::clock::now_ms;
 use crate::http::Connection;
+use crate::memory::RequestMemory;
 
 /// How long to wait for the reason of an exit after a lost connection. It is known when the
 /// container is gone, which takes a while on a busy machine.
@@ -182,10 +183,16 @@ impl Instance {
     }
 
     /// Makes a call; `None` if nothing was sent to the instance.
-    pub async fn call(&mut self, call: &Call, code: Option<&Code>) -> Option<CallOutcome> {
+    pub async fn call(
+        &mut self,
+        call: &Call,
+        code: Option<&Code>,
+        log_memory: &Arc<RequestMemory>,
+    ) -> Option<CallOutcome> {
         let limits = call.action.limits;
         self.is_blackbox = call.action.exec.is_blackbox();
-        let mut lines = Lines::new(limits.logs_mb << 20);
+        let mut lines =
+            Lines::new(limits.logs_mb << 20, log_memory.reservation(&call.action.namespace));
         let start_ms = now_ms();
         let wait_ms = start_ms.saturating_sub(call.asked_ms);
         let mut spent = CallTimes::default();

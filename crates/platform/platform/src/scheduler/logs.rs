@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::time::timeout;
 
 use super::nodes::Output;
+use crate::memory::Reservation;
 
 /// The sentinel.
 const END: &[u8] = b"XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX";
@@ -20,6 +21,8 @@ const LITTLE_PATIENCE: Duration = Duration::from_millis(5);
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 /// Longer lines are split into pieces of this size.
 const LONGEST_LINE: u64 = 64 << 10;
+/// Bytes of lines for which memory is reserved at once.
+const RESERVED_AT_ONCE: u64 = 64 << 10;
 /// Bytes that a line takes beside its text, in memory and in its record, so that empty lines count.
 const BESIDE: u64 = size_of::<String>() as u64;
 
@@ -38,15 +41,22 @@ pub struct Lines {
     bytes: u64,
     most_bytes: u64,
     is_truncated: bool,
+    /// The memory that they may take together with lines of other calls.
+    memory: Reservation,
+    /// Bytes of it that are reserved.
+    reserved: u64,
+    /// Whether there was no more of it.
+    lacks_memory: bool,
     /// Whether each stream's sentinel or end was seen.
     has_ended: [bool; 2],
 }
 
 impl Lines {
-    /// No lines yet; lines beyond `most_bytes` will be dropped.
-    pub fn new(most_bytes: u64) -> Lines {
+    /// No lines yet; lines beyond `most_bytes`, or for which there is no `memory`, will be dropped.
+    pub fn new(most_bytes: u64, memory: Reservation) -> Lines {
         let (lines, has_ended) = Default::default();
-        Lines { lines, bytes: 0, most_bytes, is_truncated: false, has_ended }
+        let (bytes, reserved, is_truncated, lacks_memory) = Default::default();
+        Lines { lines, bytes, most_bytes, is_truncated, memory, reserved, lacks_memory, has_ended }
     }
 
     fn add(&mut self, stream: usize, text: &[u8]) {
@@ -56,10 +66,22 @@ impl Lines {
         }
         let line = line(NAMES[stream], &String::from_utf8_lossy(text));
         self.bytes += line.len() as u64 + BESIDE;
-        self.is_truncated = self.bytes > self.most_bytes;
+        self.lacks_memory = !self.reserve();
+        self.is_truncated = self.bytes > self.most_bytes || self.lacks_memory;
         if !self.is_truncated {
             self.lines.push(line);
         }
+    }
+
+    /// Whether there is memory for the lines. It is reserved in pieces: a lock for each line would cost more.
+    fn reserve(&mut self) -> bool {
+        while self.reserved < self.bytes.min(self.most_bytes) {
+            if self.memory.grow(RESERVED_AT_ONCE).is_err() {
+                return false;
+            }
+            self.reserved += RESERVED_AT_ONCE;
+        }
+        true
     }
 
     /// Adds a line of the platform.
@@ -69,7 +91,12 @@ impl Lines {
 
     /// All lines.
     pub fn into_lines(mut self) -> Vec<String> {
-        if self.is_truncated {
+        if self.lacks_memory {
+            self.note(
+                "stderr",
+                "Logs were truncated: the logs of running calls take all memory for them.",
+            );
+        } else if self.is_truncated {
             let words = format!(
                 "Logs were truncated: their total size exceeds the limit of {} bytes.",
                 self.most_bytes
@@ -161,13 +188,35 @@ async fn piece(from: &mut (impl AsyncBufRead + Unpin), into: &mut Vec<u8>) -> bo
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use farfork_policy::settings::Requests;
+
     use super::*;
+    use crate::memory::RequestMemory;
+
+    fn lines(most_bytes: u64, namespace_bytes: u64) -> Lines {
+        let limits = Requests { namespace_bytes, all_bytes: u64::MAX };
+        Lines::new(most_bytes, RequestMemory::new(limits).reservation(&"a".parse().unwrap()))
+    }
+
+    #[test]
+    fn lines_for_which_there_is_no_memory_are_dropped() {
+        let mut lines = lines(1 << 20, 200 << 10);
+        (0..1000).for_each(|_| lines.add(0, &[b'x'; 1000]));
+        let memory = Arc::clone(lines.memory.counted());
+        assert_eq!(memory.used(), 192 << 10);
+        let all = lines.into_lines();
+        assert!(all.last().unwrap().contains("all memory"), "{:?}", all.last());
+        assert!(all.len() > 150 && all.len() < 200, "{}", all.len());
+        assert_eq!(memory.used(), 0);
+    }
 
     #[test]
     fn the_limit_counts_the_overhead_of_lines() {
         let most_bytes = 1 << 20;
         let held = |text: &[u8]| {
-            let mut lines = Lines::new(most_bytes);
+            let mut lines = lines(most_bytes, u64::MAX);
             (0..most_bytes).for_each(|_| lines.add(0, text));
             let mut all = lines.into_lines();
             let last = all.pop().unwrap();

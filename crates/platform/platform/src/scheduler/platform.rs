@@ -61,6 +61,8 @@ pub struct Shared {
     pub served: Arc<KeyedCounter<String>>,
     /// Counts the memory of requests.
     pub memory: Arc<RequestMemory>,
+    /// Counts the memory of lines that running calls have printed.
+    pub log_memory: Arc<RequestMemory>,
     /// Running calls.
     pub running: Arc<Running>,
     /// Concurrent calls, waiting or running.
@@ -108,6 +110,7 @@ impl Platform {
             folders,
             others,
             served: Arc::default(),
+            log_memory: RequestMemory::new(memory.limits()),
             memory,
             running: Arc::default(),
             call_counts: Arc::default(),

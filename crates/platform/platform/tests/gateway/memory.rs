@@ -1,5 +1,11 @@
 //! Limits of the memory of requests.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use farfork_policy::settings::Requests;
 use serde_json::json;
 
@@ -82,4 +88,33 @@ fn limits_are_shown() {
     assert_eq!(limits["requestMemoryMax"], 3 << 20);
     assert_eq!(limits["requestMemoryMaxOfAll"], 4 << 20);
     assert_eq!([&limits["diskCodeMax"], &limits["diskRecordsMax"]], [1 << 30, 1 << 30]);
+}
+
+/// A client may ask for much, and read it as slowly as it likes.
+#[test]
+fn answers_that_are_not_read_count() {
+    let bed = Bed::small(Requests { namespace_bytes: 70 << 20, all_bytes: 100 << 20 });
+    let code = "#".repeat(20 << 20);
+    let action = json!({"exec": {"kind": "python:default", "code": code}});
+    bed.guest("PUT", "actions/large", action).good();
+    let key = STANDARD.encode(GUEST);
+    let ask = || {
+        let mut stream = TcpStream::connect(bed.address()).unwrap();
+        let path = "/api/v1/namespaces/_/actions/large";
+        let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {key}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8_lossy(&status).into_owned())
+    };
+    let held = [0; 3].map(|_| ask());
+    assert!(held.iter().all(|(_, status)| status == "HTTP/1.1 200"), "{held:?}");
+    assert!(bed.gateway.memory.used() >= 60 << 20, "{}", bed.gateway.memory.used());
+    bed.get("actions/large").assert_error(429, "requests of 'guest' hold");
+    drop(held);
+    let begun = Instant::now();
+    while bed.gateway.memory.used() > 0 && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(bed.get("actions/large").status, 200);
 }

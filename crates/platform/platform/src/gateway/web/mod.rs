@@ -31,7 +31,7 @@ use super::Gateway;
 use super::auth::{Identity, has_digest};
 use super::calls::{MOST_BODY_BYTES, MOST_WAITING, late, merged, new_id, outcome};
 use super::extract::{PathParams, read_body};
-use super::reply::Reply;
+use super::reply::{Reply, counted};
 use crate::api::{Action, ApiError, Name};
 use crate::clock::now_ms;
 use crate::scheduler::Call;
@@ -127,12 +127,17 @@ async fn answer(
     let trace = Trace::from_headers(&parts.headers);
     // They may have a megabyte, and the call waits.
     drop((body, parts));
+    let answer = gateway.memory.reservation(&action.namespace);
     let call = Call { id: new_id()?, args, asked_ms, action, trace };
     let id = call.id;
-    Ok(match outcome(gateway, (call, slot), MOST_WAITING).await? {
-        Some(activation) => response::from_activation(&activation, extension),
-        None => late(id),
-    })
+    match outcome(gateway, (call, slot), MOST_WAITING).await? {
+        Some(activation) => {
+            let response = response::from_activation(&activation, extension);
+            drop(activation);
+            counted(response, answer)
+        }
+        None => Ok(late(id)),
+    }
 }
 
 /// The namespace of the caller's key, if the action requires keys; an error if the request lacks
