@@ -56,7 +56,9 @@ else
     # With tests: otherwise other crates would be compiled again for them, with other features.
     step build cargo build --workspace --all-targets
     # With the output of passed tests, which contains the reasons of skipped ones. There are no doctests.
-    cargo=(cargo test --workspace --lib --bins --tests --no-fail-fast -- --show-output)
+    # Most of them wait for processes that they have started, so that more threads than processors use these better.
+    threads=$(($(nproc) * 3 / 2))
+    cargo=(cargo test --workspace --lib --bins --tests --no-fail-fast -- --show-output --test-threads "$threads")
     pytest=(.venv/bin/python -m pytest --durations 20)
     # Tests of isolation, of OOM kills and the soak observe the whole machine, and run alone.
     alone=(python/tests/test_{isolation,memory,soak}.py)
