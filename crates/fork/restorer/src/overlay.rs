@@ -77,14 +77,22 @@ fn advise(own: u64, spans: Table, advice: u32) {
             unsafe { syscall(k::__NR_process_madvise, [own, at, count, u64::from(advice), 0]) };
         let supplied = match done {
             Ok(bytes) => bytes,
-            // The first of them has no accessible page.
-            Err(Errno(EINVAL | EFAULT)) => 0,
+            // The first of them has no accessible page, or the kernel is older and takes no such advice: then each
+            // has a call of its own.
+            Err(Errno(EINVAL | EFAULT)) => alone(batch[0], advice),
             Err(_) => return,
         };
         let whole = count_whole(batch, supplied);
         let passed_over = usize::from(whole < batch.len());
         spans = &spans[whole + passed_over..];
     }
+}
+
+/// The same for one span (Linux 5.14). Returns its bytes, or 0 if it cannot be supplied.
+fn alone(span: Span, advice: u32) -> u64 {
+    // SAFETY: populating changes no byte.
+    let done = unsafe { syscall(k::__NR_madvise, [span.address, span.bytes, u64::from(advice)]) };
+    done.map_or(0, |_| span.bytes)
 }
 
 /// How many spans `bytes` of all are.
