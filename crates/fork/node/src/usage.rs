@@ -105,8 +105,8 @@ fn counted(pid: i32, far_nodes: &[i32]) -> io::Result<Placement> {
     Ok(placement)
 }
 
-/// Addresses of processes end before it (x86-64, four levels of page tables).
-const END_OF_USER_MEMORY: u64 = 1 << 47;
+/// Addresses of processes end there (x86-64, four levels of page tables): the kernel looks at none beyond.
+const END_OF_USER_MEMORY: u64 = (1 << 47) - PAGE_BYTES;
 
 /// The children that all threads of a process have.
 fn children(pid: i32) -> Vec<i32> {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 use farfork::liveness::{KernelLocks, Liveness};
 use farfork::{CLIENTS, ClientId};
@@ -77,8 +78,13 @@ fn locks() -> (KernelLocks, KernelLocks) {
     (KernelLocks::new(open()), KernelLocks::new(open()))
 }
 
+/// A child has the locks of its parent from the fork until it executes its program: none may be started while
+/// another test looks at locks.
+static NO_CHILDREN: Mutex<()> = Mutex::new(());
+
 #[test]
 fn kernel_locks_conform() {
+    let _alone = NO_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, other) = locks();
     conforms(&one, &other);
 }
@@ -92,6 +98,7 @@ fn a_table_conforms() {
 /// The locks of a dead process must not seem alive because it has forked.
 #[test]
 fn a_child_that_outlives_its_parent_does_not_keep_it_alive() {
+    let _alone = NO_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, other) = locks();
     let id = ClientId::new(5).expect("an id");
     let claim = one.claim(id).expect("an answer").expect("a claim");
