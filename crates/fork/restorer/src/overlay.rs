@@ -79,7 +79,11 @@ fn advise(own: u64, spans: Table, advice: u32) {
             Ok(bytes) => bytes,
             // The first of them has no accessible page, or the kernel is older and takes no such advice: then each
             // has a call of its own.
-            Err(Errno(EINVAL | EFAULT)) => alone(batch[0], advice),
+            Err(Errno(EINVAL | EFAULT)) => {
+                alone(batch[0], advice);
+                spans = &spans[1..];
+                continue;
+            }
             Err(_) => return,
         };
         let whole = count_whole(batch, supplied);
@@ -88,11 +92,10 @@ fn advise(own: u64, spans: Table, advice: u32) {
     }
 }
 
-/// The same for one span (Linux 5.14). Returns its bytes, or 0 if it cannot be supplied.
-fn alone(span: Span, advice: u32) -> u64 {
+/// The same for one span (Linux 5.14).
+fn alone(span: Span, advice: u32) {
     // SAFETY: populating changes no byte.
-    let done = unsafe { syscall(k::__NR_madvise, [span.address, span.bytes, u64::from(advice)]) };
-    done.map_or(0, |_| span.bytes)
+    let _ = unsafe { syscall(k::__NR_madvise, [span.address, span.bytes, u64::from(advice)]) };
 }
 
 /// How many spans `bytes` of all are.
