@@ -347,7 +347,7 @@ def test_sockets_and_pipes_of_the_machine_are_out_of_reach(platform: Platform, w
 
 def test_buffers_of_sockets_are_limited(platform: Platform) -> None:
     platform.deploy("buffers", PROBE, memory=128)
-    # A quarter of its memory, and some KiB for each socket; without a limit it was 250 MB.
+    # A quarter of its memory, and some KiB for each socket. Without limits it is 2.4 GB.
     assert probe(platform, "buffers", "buffers")["sent"] < 100 << 20
 
 

@@ -149,13 +149,11 @@ impl Ends {
         id: ClientId,
         granule: u32,
     ) -> Result<bool, ObjectsError> {
-        let tail = match self.tail {
-            Some(tail) => tail,
-            None => match self.become_sender(region, id)? {
-                Some(tail) => tail,
-                None => return Ok(false),
-            },
+        let known = match self.tail {
+            None => self.become_sender(region, id)?,
+            known => known,
         };
+        let Some(tail) = known else { return Ok(false) };
         let Region { words, layout, .. } = region;
         let slot = self.at.slot(tail & (self.slots - 1));
         words.invalidate(slot, 8);
@@ -194,13 +192,11 @@ impl Ends {
         id: ClientId,
         record: Record,
     ) -> Result<bool, ObjectsError> {
-        let tail = match self.tail {
-            Some(tail) => tail,
-            None => match self.become_sender(region, id)? {
-                Some(tail) => tail,
-                None => return Ok(false),
-            },
+        let known = match self.tail {
+            None => self.become_sender(region, id)?,
+            known => known,
         };
+        let Some(tail) = known else { return Ok(false) };
         let slot = self.at.slot(tail & (self.slots - 1));
         region.words.invalidate(slot, 8);
         if region.words.word(slot) != 0 {
@@ -222,13 +218,11 @@ impl Ends {
         region: &Region<P>,
         heap: &mut Heap,
     ) -> Result<Option<Received>, ObjectsError> {
-        let head = match self.head {
-            Some(head) => head,
-            None => match self.become_receiver(region, heap.id())? {
-                Some(head) => head,
-                None => return Ok(None),
-            },
+        let known = match self.head {
+            None => self.become_receiver(region, heap.id())?,
+            known => known,
         };
+        let Some(head) = known else { return Ok(None) };
         let Region { words, layout, .. } = region;
         let slot = self.at.slot(head & (self.slots - 1));
         words.invalidate(slot, 8);
