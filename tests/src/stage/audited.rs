@@ -1,7 +1,10 @@
 //! A clone beside its parent, compared by a reader that shares no code with the checkpoint.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
+
+use farfork_audit::Difference;
 
 use super::Stage;
 use crate::{Outcome, Trouble};
@@ -26,13 +29,25 @@ const MOVING: [(&str, &str); 8] = [
     ("fd_timerfd", "fd 3/ticks"),
 ];
 
+/// Programs whose runtime starts threads while they wait: what the parent got after the checkpoint, no clone has.
+const STARTS_THREADS: [&str; 1] = ["rt_go"];
+
 impl Stage<'_> {
-    fn moves(&self, fact: &str) -> bool {
+    fn moves(&self, difference: &Difference, threads: &[String]) -> bool {
+        let fact = difference.fact.as_str();
         let own = MOVING.iter().filter(|(name, _)| *name == self.program.name);
-        own.into_iter().any(|(_, begins)| fact.starts_with(begins))
+        if own.into_iter().any(|(_, begins)| fact.starts_with(begins)) {
+            return true;
+        }
+        let thread = fact.strip_prefix("thread ").and_then(|rest| rest.split('/').next());
+        STARTS_THREADS.contains(&self.program.name)
+            && (fact == "stat/threads"
+                || difference.clone.is_none()
+                    && thread.is_some_and(|thread| threads.iter().all(|known| known != thread)))
     }
 
     pub(super) fn audited(&mut self) -> Outcome {
+        let threads = threads_of(self.subject_pid()?)?;
         self.must_checkpoint(&[])?;
         let mut clone = self.clone_under(0, &[])?;
         let pid = self.settled(&mut clone)?;
@@ -45,7 +60,7 @@ impl Stage<'_> {
             };
             report = match compare(parent as i32, pid as i32) {
                 Ok(found) => {
-                    let found = found.iter().filter(|difference| !self.moves(&difference.fact));
+                    let found = found.iter().filter(|difference| !self.moves(difference, &threads));
                     found.map(|difference| format!("  {difference}\n")).collect()
                 }
                 // A descriptor or a thread of the clone's start may have gone meanwhile.
@@ -65,4 +80,11 @@ impl Stage<'_> {
             false => Err(Trouble::Failed(format!("the clone differs from its parent:\n{report}"))),
         }
     }
+}
+
+fn threads_of(pid: u32) -> Result<Vec<String>, Trouble> {
+    let listed = fs::read_dir(format!("/proc/{pid}/task"));
+    let listed = listed
+        .map_err(|error| Trouble::Failed(format!("its threads cannot be listed: {error}")))?;
+    Ok(listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
