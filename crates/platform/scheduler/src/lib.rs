@@ -6,6 +6,7 @@
 //!    │                                                      ImageUsage  what images save
 //!    │                                                      Resting  a function's idle instances
 //!    │                                                      Scaling  a function's calls and starts
+//!    │                                                      Turns    of namespaces, for cold starts
 //!    │                                                        │ facts
 //!    └── locks, clocks, tasks, requests to agents             └──► Advice ──► policies
 //! ```
@@ -28,6 +29,7 @@ mod node;
 mod resting;
 mod scaling;
 mod stock;
+mod turns;
 
 pub use advice::Advice;
 pub use claim::{Claim, ImageSpec, Usage};
@@ -38,3 +40,4 @@ pub use ledger::{
 };
 pub use resting::{RestEffect, Resting};
 pub use scaling::{NoRoom, Scaling};
+pub use turns::Turns;

@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use farfork_node::{NodeError, paths};
@@ -65,6 +66,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Period of measurements of nodes.
 const MEASURE: Duration = Duration::from_millis(100);
+
+/// Starts without an image at once for each processor. They also wait for files.
+const COLD_STARTS: usize = 4;
 
 /// Processes and threads that must be free for an instance to start.
 const PROCESSES_OF_START: u64 = 32;
@@ -308,6 +312,11 @@ impl Nodes for Backend {
 
     fn images(&self) -> u64 {
         self.inner.images.count()
+    }
+
+    fn most_cold_starts(&self) -> Option<usize> {
+        // Of all nodes, as they are on this machine.
+        available_parallelism().ok().map(|processors| processors.get() * COLD_STARTS)
     }
 
     fn survey(&self) -> Vec<NodeState> {

@@ -33,6 +33,7 @@ use super::metrics::{CallPhases, FunctionCounters};
 use super::nodes::{NodesError, Usage};
 use super::platform::Shared;
 use super::running::Run;
+use super::turns::Turn;
 use super::{Call, CallSlot, image, snapshot};
 use crate::api::{Action, Activation};
 use crate::clock::Clock;
@@ -77,6 +78,8 @@ pub enum Message {
     Ended(u64),
     /// An instance was started, or not.
     Started { result: Result<Box<Instance>, NodesError>, is_clone: bool },
+    /// A turn for a start without an image.
+    Turn(Turn),
     /// A call has ended; with the instance, if it can make another.
     CallFinished {
         id: u64,
@@ -121,6 +124,10 @@ pub struct Function {
     outbox: UnboundedSender<Message>,
     clock: Clock,
     scaling: Scaling,
+    /// Turns for starts without an image, to be used now.
+    turns: Vec<Turn>,
+    /// Number of turns that were asked for and have not come.
+    turns_asked: usize,
     /// The calls that wait, by number.
     waiting: BTreeMap<u64, QueuedCall>,
     next_call: u64,
@@ -169,6 +176,8 @@ impl Function {
             outbox,
             clock: Clock::default(),
             scaling: Scaling::default(),
+            turns: Vec::new(),
+            turns_asked: 0,
             waiting: BTreeMap::new(),
             next_call: 0,
             resting: Resting::default(),
@@ -282,6 +291,10 @@ impl Function {
                 self.scaling.start_ended();
                 self.started(result, is_clone);
             }
+            Message::Turn(turn) => {
+                self.turns_asked -= 1;
+                self.turns.push(turn);
+            }
             Message::CallFinished { id, instance, run_us, cold_us } => {
                 self.scaling.ended(id);
                 self.cold_us = cold_us.or(self.cold_us);
@@ -362,6 +375,8 @@ impl Function {
         if lacking > 0 {
             self.start(lacking).await;
         }
+        // What cannot be used now is asked for again.
+        self.turns.clear();
     }
 
     /// Has an instance make a call.

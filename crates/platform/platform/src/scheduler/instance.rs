@@ -19,6 +19,7 @@ use super::fleet::FleetSlot;
 use super::logs::{Lines, Logs};
 use super::nodes::{Connect, Nodes, NodesError, Paused, StartTimes, Started};
 use super::prepare::prepare;
+use super::turns::Turn;
 use super::{Call, launch, protocol};
 use crate::api::{Action, Outcome, Response, StartKind, Times};
 use crate::clock::now_ms;
@@ -55,6 +56,8 @@ pub struct Instance {
     connection: Option<Connection>,
     logs: Logs,
     has_code: bool,
+    /// Its turn, until it has loaded its code.
+    turn: Option<Turn>,
     /// Whether its server is a blackbox's.
     is_blackbox: bool,
     end: watch::Receiver<Option<End>>,
@@ -112,7 +115,7 @@ impl Instance {
     pub fn new(
         started: Started,
         kind: StartKind,
-        slot: FleetSlot,
+        (slot, turn): (FleetSlot, Option<Turn>),
         on_exit: impl FnOnce() + Send + 'static,
     ) -> Instance {
         let Started { id, took, tiering, paused, connect, output, ended, .. } = started;
@@ -136,6 +139,7 @@ impl Instance {
             connection: None,
             logs: Logs::new(output),
             has_code: kind != StartKind::Cold,
+            turn,
             is_blackbox: false,
             end,
             watcher,
@@ -240,6 +244,7 @@ impl Instance {
             let code = code.ok_or(CallError::NotSent)?;
             let deadline = Deadline::after(limit, &self.paused);
             let failure = self.load(&call.action, code, &deadline, lines).await?;
+            self.turn = None;
             spent.init = Some(begun.elapsed());
             if let Some(failure) = failure {
                 return Ok(failure);

@@ -37,6 +37,7 @@ mod pressure;
 mod protocol;
 mod running;
 pub mod snapshot;
+mod turns;
 
 use std::fmt::Debug;
 

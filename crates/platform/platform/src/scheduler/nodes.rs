@@ -195,6 +195,8 @@ pub trait Nodes: Debug + Send + Sync {
     fn pool(&self) -> Memory;
     /// The number of images in the pool.
     fn images(&self) -> u64;
+    /// How many instances may start without an image at once; the rest waits for its turn.
+    fn most_cold_starts(&self) -> Option<usize>;
     /// All nodes.
     fn survey(&self) -> Vec<NodeState>;
     /// Memory of an instance, if measured.

@@ -21,6 +21,7 @@ use super::metrics::{FunctionCounters, Metrics};
 use super::nodes::Nodes;
 use super::running::{Running, Stage};
 use super::snapshot::Snapshot;
+use super::turns::SharedTurns;
 use super::{Advisor, Call, CallCounts, CallSlot, Caller, MOST_CALLS, Observable, image, pressure};
 use crate::api::{
     Action, Activation, ApiError, Name, Outcome, Parameters, Response, StartKind, Times,
@@ -47,6 +48,8 @@ pub struct Shared {
     pub advisor: Arc<Advisor>,
     /// All instances.
     pub fleet: Arc<SharedFleet>,
+    /// Turns of namespaces for starts without an image.
+    pub turns: Arc<SharedTurns>,
     /// Use of images.
     pub image_usage: Arc<SharedImageUsage>,
     /// Metrics.
@@ -103,6 +106,7 @@ impl Platform {
         let shared = Arc::new(Shared {
             metrics: Metrics::new(&nodes, &fleet, &advisor).of_disk(&store, &folders),
             store,
+            turns: SharedTurns::new(nodes.most_cold_starts()),
             nodes,
             advisor,
             fleet,

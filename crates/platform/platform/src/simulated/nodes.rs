@@ -45,6 +45,8 @@ pub struct State {
     pub pool_bytes: u64,
     /// Number of starts to fail.
     pub failing_starts: u32,
+    /// Number of instances that may start without an image at once; any number if not set.
+    pub most_cold_starts: Option<usize>,
     /// Number of starts to lose their room.
     pub full_starts: u32,
     /// Number of starts to find their node lost.
@@ -311,6 +313,7 @@ impl State {
             pinned: BTreeSet::new(),
             pool_bytes: 0,
             failing_starts: 0,
+            most_cold_starts: None,
             full_starts: 0,
             lost_starts: 0,
             failing_checkpoints: 0,
@@ -358,6 +361,10 @@ impl Nodes for SimulatedNodes {
 
     fn images(&self) -> u64 {
         self.state().images.len() as u64
+    }
+
+    fn most_cold_starts(&self) -> Option<usize> {
+        self.state().most_cold_starts
     }
 
     fn survey(&self) -> Vec<NodeState> {

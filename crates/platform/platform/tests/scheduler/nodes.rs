@@ -111,6 +111,9 @@ impl Actor {
         self.script.lock().unwrap().init = body.clone();
         sleep(Duration::from_millis(300)).await;
         let code = body["value"]["code"].as_str().unwrap();
+        if code == "load slowly" {
+            sleep(Duration::from_secs(30)).await;
+        }
         if code == "broken" {
             instance.print(1, "Traceback\n").await;
             return (502, json!({"error": "SyntaxError"}));

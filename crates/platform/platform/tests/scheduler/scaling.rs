@@ -10,7 +10,7 @@ use farfork_policy::settings::KeepAlive;
 use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
 use serde_json::{Map, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::nodes::{CHECKPOINT, TestNodes};
 use crate::world::{World, answered, call, kind, settle};
@@ -308,4 +308,56 @@ async fn running_clones_are_promoted_when_their_function_comes_near_its_objectiv
     }
     assert_eq!(promoted(&world), ["promote 2"], "once, and none but the clone");
     assert_eq!(world.nodes.state().tierings, [Tiering::Mow]);
+}
+
+/// The number of the instance that made a call, which is the number of its start.
+fn instance(made: &Activation) -> u64 {
+    made.response.result.value()["instance"].as_u64().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_with_many_new_functions_delays_no_other() {
+    let nodes = TestNodes::new(&[("node1", 16_384)]);
+    nodes.state().most_cold_starts = Some(2);
+    let world = World::with(nodes, Settings::default());
+    let begun: Vec<_> = (0..30)
+        .map(|at| world.begin(&world.action(&format!("many{at}"), "code", json!({})), json!({})))
+        .collect();
+    let other = world.foreign_action("other");
+    let made = answered(world.begin(&other, json!({}))).await;
+    assert_eq!((kind(&made).as_str(), made.response.status), ("cold", Outcome::Success));
+    assert!(instance(&made) <= 4, "two were started before, and one got its turn first: {made:?}");
+    let mut last = 0;
+    for call in begun {
+        last = last.max(instance(&answered(call).await));
+    }
+    assert_eq!(last, 31, "all get their turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_loads_for_long_keeps_no_turn() {
+    let nodes = TestNodes::new(&[("node1", 16_384)]);
+    nodes.state().most_cold_starts = Some(1);
+    let world = World::with(nodes, Settings::default());
+    let slow = world.begin(&world.action("slow", "load slowly", json!({})), json!({}));
+    let begun = Instant::now();
+    let other = world.foreign_action("other");
+    let made = answered(world.begin(&other, json!({}))).await;
+    assert_eq!(made.response.status, Outcome::Success);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(answered(slow).await.response.status, Outcome::Success);
+    assert!(begun.elapsed() > Duration::from_secs(20), "it was slow");
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_that_calls_do_not_need_any_more_go_to_others() {
+    let nodes = TestNodes::new(&[("node1", 16_384)]);
+    nodes.state().most_cold_starts = Some(1);
+    let world = World::with(nodes, Settings::default());
+    let slow = world.begin(&world.action("slow", "load slowly", json!({})), json!({}));
+    let forsaken = world.action("forsaken", "code", json!({}));
+    drop((0..50).map(|_| world.begin(&forsaken, json!({}))).collect::<Vec<_>>());
+    let last = world.call(&world.action("last", "code", json!({})), json!({})).await;
+    assert_eq!(last.response.status, Outcome::Success);
+    drop(slow);
 }

@@ -82,6 +82,14 @@ impl World {
         change.action
     }
 
+    /// A stored action of another namespace.
+    pub fn foreign_action(&self, namespace: &str) -> Action {
+        let mut change = change(None, "a", json!({"exec": {"kind": "python", "code": "code"}}), 1);
+        change.action.namespace = name(namespace);
+        self.store.put_action(&change, None).unwrap();
+        change.action
+    }
+
     pub fn begin(&self, action: &Action, args: Value) -> Receiver<Activation> {
         let Value::Object(args) = args else { panic!("no object: {args}") };
         let place = self.platform.admit(&action.namespace).unwrap();

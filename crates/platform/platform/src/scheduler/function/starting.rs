@@ -12,6 +12,7 @@ use crate::scheduler::code::NoCode;
 use crate::scheduler::fleet::Owner;
 use crate::scheduler::instance::Instance;
 use crate::scheduler::nodes::{Claim, NodesError, Start};
+use crate::scheduler::turns::Turn;
 
 impl Function {
     /// Starts up to `lacking` instances, as far as there is room.
@@ -21,17 +22,36 @@ impl Function {
             Err(NoCode::Lost(why)) => return self.give_up_all(&why),
             Err(NoCode::Wrong(why)) => return self.answer_all(&why),
         }
-        for _ in 0..lacking {
+        for started in 0..lacking {
+            let turn = match self.has_image() {
+                true => None,
+                false => match self.turn(lacking - started) {
+                    Some(turn) => Some(turn),
+                    None => return,
+                },
+            };
             let claim = self.claim();
             let image = self.has_image().then_some(&*self.image_name);
             let nodes = self.shared.nodes.nodes(claim, image);
             let facts = PlacementFacts { need_bytes: claim.most_bytes(), nodes };
             let advisor = &self.shared.advisor;
             match advisor.decide(&self.about, &facts) {
-                Some(node) => self.start_on(node, &facts),
+                Some(node) => self.start_on(node, &facts, turn),
                 None => return self.make_room(facts),
             }
         }
+    }
+
+    /// A turn for a start without an image. If there is none, as many as are lacking are asked for.
+    fn turn(&mut self, lacking: usize) -> Option<Turn> {
+        let mut turn = self.turns.pop();
+        while turn.is_none() && self.turns_asked < lacking {
+            let outbox = self.outbox.clone();
+            let receive = move |turn| drop(outbox.send(Message::Turn(turn)));
+            turn = self.shared.turns.ask(&self.action.namespace, receive);
+            self.turns_asked += usize::from(turn.is_none());
+        }
+        turn
     }
 
     /// What an instance may take. Clones are expected to take as much as earlier clones.
@@ -63,7 +83,7 @@ impl Function {
         Ok(())
     }
 
-    fn start_on(&mut self, node: String, facts: &PlacementFacts) {
+    fn start_on(&mut self, node: String, facts: &PlacementFacts, turn: Option<Turn>) {
         self.scaling.start();
         let has_image = self.has_image();
         if let Image::There(slot) = &self.image {
@@ -102,7 +122,7 @@ impl Function {
                 let new = NewInstance { id, node: &node, bytes: need_bytes, start_us };
                 let slot = shared.fleet.add(new, Owner { function, evict: Box::new(evict) });
                 let on_exit = move || drop(ends.send(Message::Ended(id)));
-                Box::new(Instance::new(started, kind, slot, on_exit))
+                Box::new(Instance::new(started, kind, (slot, turn), on_exit))
             });
             let _ = outbox.send(Message::Started { result, is_clone: has_image });
         });
