@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farfork_minivmm::PAGE_BYTES;
-use farfork_pageserver::{Event, Record};
+use farfork_pageserver::Record;
 use serde_json::json;
 
 use crate::bed::{Bed, LIMIT, can_serve};
@@ -191,7 +191,7 @@ fn firecracker_restores_from_the_page_server() {
     for turn in 0..2 {
         let mut machine = Firecracker::start(path(&format!("api-{turn}")));
         machine.load(&path("state"), &serving.socket);
-        serving.wait(|event| matches!(event, Event::Started { .. }).then_some(()));
+        serving.filled();
         machine.set_state("Resumed");
         // The first server dies while the guest waits for pages.
         if turn == 0 {
