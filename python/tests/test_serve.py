@@ -165,6 +165,28 @@ def test_an_update_starts_over(platform: Platform) -> None:
     await_true(lambda: not [one for one in images() if one.startswith("guest/new:")], "no image")
 
 
+def test_a_function_with_a_descriptor_that_no_clone_can_get_is_called_without_an_image(
+    platform: Platform,
+) -> None:
+    pipe = Path("/opt/farfork-test-pipe")
+    os.mkfifo(pipe)
+    try:
+        code = f"""
+import os
+PIPE = os.open({str(pipe)!r}, os.O_RDONLY | os.O_NONBLOCK)
+def main(args):
+    return {{"is_open": os.fstat(PIPE).st_size == 0}}
+"""
+        assert platform.deploy("pipe", code).status == 200
+        for _ in range(20):
+            assert platform.good("pipe")["response"]["result"] == {"is_open": True}
+        words = "which a clone cannot get"
+        await_true(lambda: words in platform.log(), words)
+        assert images_of(platform, "pipe") == []
+    finally:
+        pipe.unlink()
+
+
 def test_a_node_that_fails_is_done_without_and_comes_back(platform: Platform) -> None:
     platform.deploy("fails", COUNT)
     for _ in range(17):

@@ -106,7 +106,13 @@ impl Images {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = blocking(move || command.output()).await;
         match ended {
-            Some(Ok(output)) if output.status.success() => Ok(()),
+            Some(Ok(output)) if output.status.success() => match foreign(&output.stdout) {
+                None => Ok(()),
+                Some(reason) => {
+                    self.remove(name).await?;
+                    Err(NodesError::Checkpoint { reason })
+                }
+            },
             Some(ended) => Err(checkpoint_error(ended)),
             None => {
                 Err(NodesError::Checkpoint { reason: "the platform is shutting down".to_owned() })
@@ -150,6 +156,32 @@ fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
     }
 }
 
+/// What the program reports about an image.
+#[derive(Deserialize)]
+struct Checkpointed {
+    external: Vec<External>,
+}
+
+/// A descriptor that clones of the image have to get from elsewhere.
+#[derive(Deserialize)]
+struct External {
+    fd: u32,
+    what: String,
+}
+
+/// Why no clone of an image can be started here: it has open what the node would have to supply. Clones get
+/// standard streams from the platform.
+fn foreign(report: &[u8]) -> Option<String> {
+    let report: Checkpointed = match serde_json::from_slice(report) {
+        Ok(report) => report,
+        Err(error) => return Some(format!("its report cannot be read: {error}")),
+    };
+    let External { fd, what } = report.external.into_iter().find(|external| external.fd > 2)?;
+    Some(format!(
+        "descriptor {fd} is {what}, which a clone cannot get; close it before the function is checkpointed"
+    ))
+}
+
 /// The program's document about a pool without room.
 #[derive(Deserialize)]
 struct NoRoom {
@@ -173,4 +205,24 @@ fn checkpoint_error(ended: io::Result<Output>) -> NodesError {
         _ => message.to_owned(),
     };
     NodesError::Checkpoint { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_with_foreign_descriptors_is_of_no_use() {
+        let report = |fd: u32| {
+            let external = format!(r#"{{"fd":{fd},"what":"the pipe /opt/p"}}"#);
+            foreign(format!(r#"{{"cid":"1","external":[{external}]}}"#).as_bytes())
+        };
+        assert_eq!(report(2), None);
+        let why = report(3).unwrap();
+        assert!(
+            why.starts_with("descriptor 3 is the pipe /opt/p, which a clone cannot get"),
+            "{why}"
+        );
+        assert!(foreign(b"{}").is_some() && foreign(b"").is_some());
+    }
 }
