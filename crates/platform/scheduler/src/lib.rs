@@ -37,13 +37,14 @@ pub use advice::Advice;
 pub use claim::{Claim, ImageSpec, Usage};
 pub use fleet::{Fleet, NewInstance, Occupancy};
 pub use function::{
-    AboutToRest, AfterNotMade, AfterNotStarted, Due, Function, History, ImageState, NodeLoad,
-    NotMade, NotStarted, StartOrder, Surroundings, Window,
+    AboutToRest, AfterNotMade, AfterNotStarted, Due, Function, History, ImageState, NotMade,
+    NotStarted, StartOrder, Surroundings, Window,
 };
 pub use image_usage::{ImageStats, ImageUsage};
 pub use ledger::{
     AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
+pub use node::NodeLoad;
 pub use pressure::{Reclaim, relief};
 pub use resting::RestEffect;
 pub use scaling::{NoRoom, Scaling};

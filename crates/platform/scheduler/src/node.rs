@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use farfork_policy::Memory;
+use farfork_policy::placement::NodeFacts;
+
 /// A node.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -48,6 +51,21 @@ impl Node {
     pub fn taken_bytes(&self) -> u64 {
         let held = self.measured_bytes.unwrap_or(self.sums.held_bytes);
         held + self.sums.begun_bytes + self.set_aside_bytes
+    }
+}
+
+/// How much a node has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeLoad {
+    /// Its memory, including what is promised to busy instances.
+    pub memory: Memory,
+    /// Share of the pool's bandwidth in use as seen from it, in thousandths, if measured.
+    pub pool_busy_permille: Option<u64>,
+}
+
+impl From<&NodeFacts> for NodeLoad {
+    fn from(facts: &NodeFacts) -> NodeLoad {
+        NodeLoad { memory: facts.memory, pool_busy_permille: facts.pool_busy_permille }
     }
 }
 

@@ -60,6 +60,16 @@ pub enum SimError {
         /// The smallest budget that suffices.
         least_bytes: u64,
     },
+    /// A setting has no effect here.
+    #[error("cannot simulate {name}: {reason}; {remedy}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Why not.
+        reason: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The machine fails.
     #[error("cannot {doing}: {}", farfork_sys::words::of(.source))]
     Io {

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod fast;
 mod html;
 mod malformed;
 mod model;

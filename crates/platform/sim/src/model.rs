@@ -20,7 +20,7 @@ pub fn action_name(function: usize) -> String {
 }
 
 /// The function of an action, or of an image (`OWNER/ACTION:VERSION-…`).
-fn function_of(name: &str) -> Option<usize> {
+pub fn function_of(name: &str) -> Option<usize> {
     let action = name.rsplit('/').next()?.split(':').next()?;
     action.strip_prefix(PREFIX)?.parse().ok()
 }
@@ -63,6 +63,11 @@ impl Model {
     /// Ends that, and returns the record.
     pub fn end(&self) -> Series {
         self.meter().take().map(|meter| meter.series).unwrap_or_default()
+    }
+
+    /// What the functions take.
+    pub fn behaviours(&self) -> &[Behaviour] {
+        &self.functions
     }
 
     /// What a function takes.

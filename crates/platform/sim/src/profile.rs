@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use farfork_platform::api::StartKind;
 use farfork_platform::simulated::Footprint;
 use serde::Deserialize;
 
@@ -120,6 +121,16 @@ impl Behaviour {
             footprint,
             limit_mb: memory_bytes.map_or(LIMIT_MB, limit_mb),
             run_us: BTreeMap::new(),
+        }
+    }
+
+    /// How much longer the timers of a start take than asked for, if `slack_us` says so of one timer.
+    pub(crate) fn slack_us(&self, start: StartKind, slack_us: impl Fn(u64) -> u64) -> u64 {
+        match start {
+            StartKind::Cold => slack_us(BASE_US) + slack_us(self.cold_us.saturating_sub(BASE_US)),
+            StartKind::Clone => slack_us(self.clone_us),
+            StartKind::Ghost => slack_us(self.ghost_us),
+            StartKind::Warm => 0,
         }
     }
 

@@ -24,15 +24,16 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::SimError;
+use crate::fast::supported;
 use crate::model::{Model, action_name, slack_us};
-use crate::profile::{BASE_US, Behaviour, CHECKPOINT_US, Profiles, behaviours};
+use crate::profile::{Behaviour, CHECKPOINT_US, Profiles, behaviours};
 use crate::series::Series;
 use crate::trace::{Request, Trace};
 
 /// Activations that are kept: nothing reads them.
 const KEPT: usize = 4096;
 /// The longest time limit of an action: longer runs are aborted, as on the live platform.
-const TIMEOUT_MS: u64 = 300_000;
+pub(crate) const TIMEOUT_MS: u64 = 300_000;
 
 /// What to simulate.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +90,7 @@ pub fn run_journalled(
     journal: Option<JournalFile>,
 ) -> Result<Ended, SimError> {
     let begun = WallClock::now();
+    supported(settings)?;
     let behaviours = behaviours(&trace.functions, profiles);
     fits(trace, &behaviours, settings)?;
     let model = Arc::new(Model::new(behaviours));
@@ -105,7 +107,11 @@ pub fn run_journalled(
 }
 
 /// Whether a node has room for an instance of each function.
-fn fits(trace: &Trace, behaviours: &[Behaviour], settings: &Settings) -> Result<(), SimError> {
+pub(crate) fn fits(
+    trace: &Trace,
+    behaviours: &[Behaviour],
+    settings: &Settings,
+) -> Result<(), SimError> {
     let permille = settings.policies.admission.most_memory_permille.min(1000);
     let largest = behaviours.iter().zip(&trace.functions).max_by_key(|(one, _)| one.limit_mb);
     let Some((one, function)) = largest else { return Ok(()) };
@@ -144,7 +150,7 @@ async fn simulate(
     let ends = Arc::new(Ends::default());
     for (index, request) in trace.requests.iter().enumerate() {
         sleep_until(begun + Duration::from_micros(request.arrival_us)).await;
-        let duration_us = duration_us(trace, model, request)?;
+        let duration_us = duration_us(trace, model.behaviours(), request)?;
         let action = &bench.actions[request.function as usize];
         let ticket = Ticket {
             ends: Arc::clone(&ends),
@@ -199,7 +205,10 @@ fn bench(
         freeze: Duration::ZERO,
         stop: Duration::ZERO,
     };
-    let budgets = (1..=settings.nodes).map(|node| (format!("node{node}"), settings.node_bytes));
+    let mut names: Vec<String> = (1..=settings.nodes).map(|node| format!("node{node}")).collect();
+    // As the platform has them.
+    names.sort_unstable();
+    let budgets = names.into_iter().map(|name| (name, settings.node_bytes));
     let program = Arc::clone(model);
     let nodes = SimulatedNodes::new(budgets, settings.pool_bytes, durations, program);
     let platform = Platform::begin(
@@ -216,9 +225,7 @@ fn bench(
 
 /// Deploys the functions. Owners become namespaces.
 fn actions(trace: &Trace, model: &Model, store: &dyn Store) -> Result<Vec<Action>, SimError> {
-    let mut owners: Vec<&str> = trace.functions.iter().map(|one| one.owner.as_str()).collect();
-    owners.sort_unstable();
-    owners.dedup();
+    let owners = trace.owners();
     let runtimes = Runtimes { python: "3".to_owned(), nodejs: None, blackbox: false };
     let mut actions = Vec::with_capacity(trace.functions.len());
     for (index, function) in trace.functions.iter().enumerate() {
@@ -242,9 +249,13 @@ fn actions(trace: &Trace, model: &Model, store: &dyn Store) -> Result<Vec<Action
 }
 
 /// How long a request runs.
-fn duration_us(trace: &Trace, model: &Model, request: &Request) -> Result<u64, SimError> {
+pub(crate) fn duration_us(
+    trace: &Trace,
+    behaviours: &[Behaviour],
+    request: &Request,
+) -> Result<u64, SimError> {
     let function = request.function as usize;
-    let profiled = || model.behaviour(function)?.run_us(request.payload_bytes);
+    let profiled = || behaviours.get(function)?.run_us(request.payload_bytes);
     request.duration_us.or_else(profiled).ok_or_else(|| SimError::Function {
         function: trace.functions[function].name.clone(),
         reason: "the trace does not say how long its calls run, and it has no profile".to_owned(),
@@ -284,12 +295,7 @@ impl Ticket {
     fn end(mut self, start: Option<StartKind>, function: Option<&Behaviour>) {
         let record = &mut self.record;
         let waited = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let of_start = start.zip(function).map_or(0, |(start, one)| match start {
-            StartKind::Cold => slack_us(BASE_US) + slack_us(one.cold_us.saturating_sub(BASE_US)),
-            StartKind::Clone => slack_us(one.clone_us),
-            StartKind::Ghost => slack_us(one.ghost_us),
-            StartKind::Warm => 0,
-        });
+        let of_start = start.zip(function).map_or(0, |(start, one)| one.slack_us(start, slack_us));
         let slack = slack_us(record.duration_us) + of_start;
         // A call may have waited less than a start takes: the start had begun for another one.
         record.latency_us = match start {

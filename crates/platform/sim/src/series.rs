@@ -1,6 +1,6 @@
 //! What the nodes hold over time.
 
-use farfork_platform::simulated::Totals;
+pub use farfork_platform::simulated::Totals;
 
 /// Totals from one moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

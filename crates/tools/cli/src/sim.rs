@@ -1,12 +1,16 @@
 //! `farfork sim`.
 
+use std::error::Error;
 use std::fs;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use farfork_sim::fast::{self, FINEST_US};
+use farfork_sim::profile::Profiles;
 use farfork_sim::report::Report;
 use farfork_sim::trace::{self, Format, Trace};
-use farfork_sim::{JournalFile, Settings, page, profile, run_journalled as simulate};
+use farfork_sim::{Ended, JournalFile, Settings, page, profile, run_journalled};
 use farfork_sys::words;
 
 use crate::output::print_json;
@@ -46,9 +50,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Write the decisions to this file, which is made anew: a journal for farfork replay, with times in
-    /// milliseconds since the first call. After 64 MiB it is begun anew, and the previous part is kept.
+    /// milliseconds since the first call.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
+    /// Run the platform itself under a simulated clock, instead of its decisions alone. Slow; for comparison. A
+    /// journal is begun anew after 64 MiB then, and the previous part is kept.
+    #[arg(long)]
+    oracle: bool,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -66,8 +74,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let trace = trace::read(&args.trace, args.format, args.seed)?;
     warn(&trace);
     let profiles = profile::read(&args.profile, &trace)?;
-    let journal = args.journal.as_deref().map(journal).transpose()?;
-    let ended = simulate(&trace, &profiles, &settings, journal)?;
+    let ended = simulate(args, &trace, &profiles, &settings)?;
     let report = Report::new(&trace, &ended, args.seed);
     if let Some(path) = &args.report {
         fs::write(path, page(&trace, &ended, &settings, &report))
@@ -81,10 +88,30 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     Ok(if report.rows_malformed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Begins a journal.
-fn journal(path: &Path) -> Result<JournalFile, String> {
-    let opened = fs::File::create(path).and_then(|_| JournalFile::open(path));
-    opened.map_err(|error| format!("cannot write {}: {}", path.display(), words::of(&error)))
+fn simulate(
+    args: &Args,
+    trace: &Trace,
+    profiles: &Profiles,
+    settings: &Settings,
+) -> Result<Ended, Box<dyn Error>> {
+    let failed = |path: &Path, error: &io::Error| {
+        format!("cannot write {}: {}", path.display(), words::of(error))
+    };
+    let path = args.journal.as_deref();
+    let file = path.map(|path| fs::File::create(path).map_err(|error| failed(path, &error)));
+    let file = file.transpose()?;
+    if args.oracle {
+        let journal =
+            path.map(|path| JournalFile::open(path).map_err(|error| failed(path, &error)));
+        return Ok(run_journalled(trace, profiles, settings, journal.transpose()?)?);
+    }
+    let mut file = file.map(BufWriter::new);
+    let journal = file.as_mut().map(|file| file as &mut dyn Write);
+    let ended = fast::run(trace, profiles, settings, FINEST_US, journal)?;
+    if let (Some(file), Some(path)) = (&mut file, path) {
+        file.flush().map_err(|error| failed(path, &error))?;
+    }
+    Ok(ended)
 }
 
 /// Reports malformed rows and assumptions on stderr.

@@ -97,6 +97,7 @@ pub struct State {
 struct Alive {
     node: String,
     most_bytes: u64,
+    is_starting: bool,
     is_at_work: bool,
     is_clone: bool,
     image: Option<String>,
@@ -125,8 +126,10 @@ impl State {
     fn facts(&self) -> Vec<NodeFacts> {
         let mut nodes = self.nodes.clone();
         for node in &mut nodes {
-            let here = self.alive.values().filter(|alive| alive.node == node.name);
-            node.memory.used_bytes += here.map(|alive| self.taken(alive)).sum::<u64>();
+            for alive in self.alive.values().filter(|alive| alive.node == node.name) {
+                node.memory.used_bytes += self.taken(alive);
+                node.starting += u64::from(alive.is_starting);
+            }
             if self.has_ghosts(&node.name) {
                 node.memory.used_bytes += self.ghosts.values().sum::<u64>() + self.ending_bytes;
             }
@@ -286,6 +289,7 @@ impl SimulatedNodes {
         let alive = Alive {
             node,
             most_bytes: start.claim.most_bytes(),
+            is_starting: true,
             is_at_work: true,
             is_clone: start.image.is_some(),
             image: start.image.clone(),
@@ -481,7 +485,10 @@ impl Nodes for SimulatedNodes {
             };
             sleep(duration).await;
             let (prints, is_watched) = {
-                let state = nodes.state();
+                let mut state = nodes.state();
+                if let Some(alive) = state.alive.get_mut(&id) {
+                    alive.is_starting = false;
+                }
                 (state.is_verbose, state.watches)
             };
             // A clone has the code and the state of earlier calls.

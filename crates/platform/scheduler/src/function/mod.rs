@@ -24,6 +24,7 @@ use farfork_types::Tiering;
 use crate::advice::Advice;
 use crate::claim::{Claim, Usage};
 use crate::fleet::Occupancy;
+use crate::node::NodeLoad;
 use crate::resting::{RestEffect, Resting};
 use crate::scaling::{NoRoom, Scaling};
 use imaging::Imaging;
@@ -40,21 +41,6 @@ pub trait Surroundings {
     fn nodes(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts>;
     /// What is on a node.
     fn occupancy(&self, node: &str) -> Occupancy;
-}
-
-/// How much a node has to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeLoad {
-    /// Its memory, including what is promised to busy instances.
-    pub memory: Memory,
-    /// Share of the pool's bandwidth in use as seen from it, in thousandths, if measured.
-    pub pool_busy_permille: Option<u64>,
-}
-
-impl From<&NodeFacts> for NodeLoad {
-    fn from(facts: &NodeFacts) -> NodeLoad {
-        NodeLoad { memory: facts.memory, pool_busy_permille: facts.pool_busy_permille }
-    }
 }
 
 /// An instance to start.

@@ -6,9 +6,9 @@ use farfork_policy::observed::RecentLatency;
 use farfork_policy::tiering::{Objective, TieringFacts};
 use farfork_types::Tiering;
 
-use super::NodeLoad;
 use crate::advice::Advice;
 use crate::claim::{Claim, Usage};
+use crate::node::NodeLoad;
 
 /// The tiering policy of a function's instances.
 #[derive(Clone, Debug, Default)]

@@ -175,6 +175,11 @@ impl Ledger {
         self.change(id, |one| one.promoted_bytes = 0);
     }
 
+    /// Records the memory of one instance.
+    pub fn measured(&mut self, id: u64, usage: Usage) {
+        self.change(id, |one| one.usage = Some(usage));
+    }
+
     /// The last measured memory of an instance.
     pub fn usage(&self, id: u64) -> Option<Usage> {
         self.instance(id)?.usage

@@ -29,7 +29,7 @@ use farfork_policy::settings::Growth;
 
 use crate::claim::{Claim, Usage};
 use crate::instance::Instance;
-use crate::node::{Node, Reading};
+use crate::node::{Node, NodeLoad, Reading};
 use crate::stock::Stock;
 pub use ghosts::AgentGhost;
 use ghosts::{Ghost, StockKey};
@@ -228,6 +228,15 @@ impl Ledger {
             });
         }
         has_turned
+    }
+
+    /// How much a node has to do, if it answers.
+    pub fn load(&self, node: NodeId) -> Option<NodeLoad> {
+        let reading = self.nodes[node.index()].reading;
+        self.answers(node).then(|| NodeLoad {
+            memory: self.memory(node),
+            pool_busy_permille: reading.map(Reading::busy_permille),
+        })
     }
 
     /// Whether a node answers.

@@ -113,6 +113,16 @@ pub struct Trace {
     pub sha256: String,
 }
 
+impl Trace {
+    /// The owners of the functions, in their order.
+    pub(crate) fn owners(&self) -> Vec<&str> {
+        let mut owners: Vec<&str> = self.functions.iter().map(|one| one.owner.as_str()).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners
+    }
+}
+
 /// A file with a trace, read.
 struct Source {
     path: PathBuf,

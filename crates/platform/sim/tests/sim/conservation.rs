@@ -2,11 +2,36 @@
 
 use std::collections::BTreeSet;
 
+use farfork_sim::fast::{self, FINEST_US};
 use farfork_sim::profile::Profiles;
-use farfork_sim::{Settings, run};
+use farfork_sim::{Ended, Settings, run};
 use proptest::prelude::*;
 
 use crate::{settings, trace};
+
+/// Each request has ended once, and memory was within its budgets.
+fn check(
+    calls: usize,
+    ended: &Ended,
+    settings: &Settings,
+    instance_bytes: u64,
+) -> Result<(), TestCaseError> {
+    let requests: BTreeSet<usize> = ended.records.iter().map(|record| record.request).collect();
+    prop_assert_eq!((ended.records.len(), requests.len()), (calls, calls));
+    for record in &ended.records {
+        let end_us = record.arrival_us + record.latency_us;
+        prop_assert!(record.start.is_none() || record.latency_us >= record.duration_us);
+        // Timers end at whole milliseconds.
+        prop_assert!(end_us <= ended.end_us + 1000, "{:?} ends after {}", record, ended.end_us);
+    }
+    for step in &ended.series.steps {
+        let totals = step.totals;
+        prop_assert!(totals.near_bytes <= u64::from(settings.nodes) * settings.node_bytes);
+        prop_assert!(totals.pool_bytes <= settings.pool_bytes);
+        prop_assert!(totals.near_bytes <= totals.instances * instance_bytes, "{:?}", totals);
+    }
+    Ok(())
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
@@ -26,19 +51,25 @@ proptest! {
         let settings =
             Settings { nodes, node_bytes: node_mb << 20, pool_bytes: pool_mb << 20, ..settings() };
         let ended = run(&trace, &Profiles::new(), &settings).unwrap();
-        let requests: BTreeSet<usize> = ended.records.iter().map(|record| record.request).collect();
-        prop_assert_eq!((ended.records.len(), requests.len()), (calls.len(), calls.len()));
-        for record in &ended.records {
-            let end_us = record.arrival_us + record.latency_us;
-            prop_assert!(record.start.is_none() || record.latency_us >= record.duration_us);
-            // Timers end at whole milliseconds.
-            prop_assert!(end_us <= ended.end_us + 1000, "{:?} ends after {}", record, ended.end_us);
+        check(calls.len(), &ended, &settings, memory_mb << 20)?;
+    }
+
+    /// The same of the fast simulator, with more calls and functions.
+    #[test]
+    fn every_request_of_a_fast_run_ends_once(
+        calls in proptest::collection::vec((0u32..40, 0u64..60_000_000, 0u64..5_000_000), 1..1200),
+        node_mb in 300u64..9000,
+        pool_mb in 1u64..2000,
+        memory_mb in 20u64..260,
+        nodes in 1u32..12,
+    ) {
+        let mut trace = trace(40, &calls);
+        for function in &mut trace.functions {
+            function.memory_bytes = Some(memory_mb << 20);
         }
-        for step in &ended.series.steps {
-            let totals = step.totals;
-            prop_assert!(totals.near_bytes <= u64::from(nodes) * settings.node_bytes);
-            prop_assert!(totals.pool_bytes <= settings.pool_bytes);
-            prop_assert!(totals.near_bytes <= totals.instances * (memory_mb << 20), "{:?}", totals);
-        }
+        let settings =
+            Settings { nodes, node_bytes: node_mb << 20, pool_bytes: pool_mb << 20, ..settings() };
+        let ended = fast::run(&trace, &Profiles::new(), &settings, FINEST_US, None).unwrap();
+        check(calls.len(), &ended, &settings, memory_mb << 20)?;
     }
 }

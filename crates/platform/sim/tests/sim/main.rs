@@ -2,7 +2,9 @@
 
 mod conservation;
 mod formats;
+mod oracle;
 mod runs;
+mod theory;
 
 use std::path::{Path, PathBuf};
 

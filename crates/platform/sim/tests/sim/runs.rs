@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use farfork_platform::api::StartKind;
 use farfork_policy::journal::replay;
+use farfork_sim::fast::{self, FINEST_US};
 use farfork_sim::profile::{CLONE_US, COLD_BYTES, COLD_US, Profiles, read as profiles};
 use farfork_sim::report::Report;
 use farfork_sim::trace::{self, Trace};
@@ -11,8 +12,22 @@ use farfork_sim::{Ended, JournalFile, Settings, page, run, run_journalled};
 
 use crate::{data, settings, trace};
 
+/// What the fast simulator shows, and the platform.
+fn both(trace: &Trace) -> [Ended; 2] {
+    let fast = fast::run(trace, &Profiles::new(), &settings(), FINEST_US, None).unwrap();
+    [fast, run(trace, &Profiles::new(), &settings()).unwrap()]
+}
+
+/// What both show.
 fn ran(trace: &Trace) -> Ended {
-    run(trace, &Profiles::new(), &settings()).unwrap()
+    let [fast, oracle] = both(trace);
+    let by_request = |ended: &Ended| {
+        let mut records = ended.records.clone();
+        records.sort_by_key(|record| record.request);
+        records
+    };
+    assert_eq!(by_request(&fast), by_request(&oracle));
+    fast
 }
 
 /// Start and latency of each call.
@@ -127,10 +142,13 @@ fn mean_concurrency_is_rate_times_duration() {
 #[test]
 fn calls_beyond_the_platforms_limit_fail() {
     // A run of six minutes is aborted, and of 1,001 concurrent calls of an owner one is refused.
-    let long = ran(&trace(1, &[(0, 0, 360_000_000)]));
-    assert_eq!(long.records[0].start, None);
-    let many = ran(&trace(1, &[(0, 0, 1_000_000); 1001]));
-    assert_eq!(many.records.iter().filter(|record| record.start.is_none()).count(), 1);
+    let long = trace(1, &[(0, 0, 360_000_000)]);
+    let [fast, oracle] = both(&long);
+    assert_eq!((fast.records[0].start, oracle.records[0].start), (None, None));
+    assert_eq!(fast.records[0].latency_us, COLD_US + 300_000_000);
+    for many in both(&trace(1, &[(0, 0, 1_000_000); 1001])) {
+        assert_eq!(many.records.iter().filter(|record| record.start.is_none()).count(), 1);
+    }
 }
 
 #[test]

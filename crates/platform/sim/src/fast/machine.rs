@@ -1,0 +1,324 @@
+//! The machine: the agenda, the nodes, and the functions that have something to do.
+//!
+//! What happens at one moment is in a queue, as the platform's tasks are: first what timers have ended, in the
+//! order in which they were set; then the functions that are called; then what follows from these. An answer
+//! takes its way through several tasks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write};
+use std::mem::take;
+
+use farfork_platform::api::StartKind;
+use farfork_platform::scheduler::MOST_CALLS;
+use farfork_policy::occupant::OccupantId;
+use farfork_scheduler::{Reclaim, relief};
+
+use super::advice::Advisor;
+use super::agenda::{Agenda, Event};
+use super::calls::{Call, Calls, Open};
+use super::function::{Message, Task};
+use super::world::World;
+use super::{Finish, Function, Watch};
+use crate::model::function_of;
+use crate::run::{Record, Settings, TIMEOUT_MS};
+
+/// Period of the check of nodes' memory, as in the platform.
+const RELIEF_US: u64 = 250_000;
+/// Period of the check of the pool, as in the platform.
+const RECLAIM_US: u64 = 1_000_000;
+/// The longest run of a call, and the longest time to load code.
+pub const LIMIT_US: u64 = TIMEOUT_MS * 1000;
+
+/// Tasks between a timer that ends a run, and the function.
+const HOPS: u32 = 2;
+
+/// Something that happens at this moment.
+#[derive(Clone, Copy, Debug)]
+enum Item {
+    /// A function acts.
+    Function(u32),
+    /// An instance has started.
+    Started(u64),
+    /// An instance has loaded its code.
+    Loaded(u64),
+    /// An instance's checkpoint has ended.
+    Checkpointed(u64),
+    /// The answer of an instance is on its way, through so many tasks.
+    Answer(u64, bool, u32),
+    /// An instance has ended, and its memory is free.
+    Ended(u64),
+    /// The memory of nodes is looked at.
+    Relief,
+    /// The pool is looked at.
+    Reclaim,
+}
+
+/// A running simulation.
+pub struct Machine<'a, W> {
+    pub now_us: u64,
+    tick_us: u64,
+    pub freeze_after_us: u64,
+    pub advice: Advisor<'a>,
+    pub functions: Vec<Function>,
+    pub tasks: Vec<Task>,
+    pub world: World,
+    pub agenda: Agenda,
+    pub calls: Calls,
+    /// What is due at this moment.
+    due: Vec<(u64, Item)>,
+    /// What happens at this moment.
+    queue: VecDeque<Item>,
+    /// Functions that wait for room, in the order in which they began to.
+    waiters: BTreeMap<u64, u32>,
+    /// Open calls of each owner.
+    owners: Vec<usize>,
+    reclaim: Reclaim,
+    events: u64,
+    watch: &'a mut W,
+}
+
+impl<'a, W: Watch> Machine<'a, W> {
+    pub fn new(
+        functions: Vec<Function>,
+        settings: &Settings,
+        tick_us: u64,
+        journal: Option<&'a mut dyn Write>,
+        watch: &'a mut W,
+    ) -> Machine<'a, W> {
+        let owners = functions.iter().map(|one| one.owner as usize + 1).max().unwrap_or(0);
+        Machine {
+            now_us: 0,
+            tick_us,
+            freeze_after_us: settings.policies.freeze.after_ms.saturating_mul(1000),
+            advice: Advisor::new(settings.policies, journal),
+            tasks: functions.iter().enumerate().map(Task::new).collect(),
+            functions,
+            world: World::new(settings),
+            agenda: Agenda::default(),
+            calls: Calls::default(),
+            due: Vec::new(),
+            queue: VecDeque::new(),
+            waiters: BTreeMap::new(),
+            owners: vec![0; owners],
+            reclaim: Reclaim::default(),
+            events: 0,
+            watch,
+        }
+    }
+
+    /// Serves the calls.
+    pub fn run(mut self, calls: impl Iterator<Item = Call>) -> io::Result<Finish> {
+        let mut calls = calls.peekable();
+        self.agenda.add(RELIEF_US, Event::Relief);
+        self.agenda.add(RECLAIM_US, Event::Reclaim);
+        let mut arrived = Vec::new();
+        loop {
+            let arrival_us = calls.peek().map(|call| self.on_grid(call.arrival_us));
+            if arrival_us.is_none() && self.calls.len() == 0 {
+                break;
+            }
+            let Some(due_us) = self.agenda.due_us().into_iter().chain(arrival_us).min() else {
+                break;
+            };
+            self.now_us = due_us;
+            self.advice.now_us.set(due_us);
+            while calls.peek().is_some_and(|call| self.on_grid(call.arrival_us) == due_us) {
+                arrived.extend(calls.next().and_then(|call| self.arrive(call)));
+            }
+            self.moment();
+            arrived.drain(..).for_each(|function| self.wake(function));
+            self.settle();
+        }
+        self.advice.end()?;
+        Ok(Finish { end_us: self.now_us, events: self.events })
+    }
+
+    /// Queues what is due now, in the order in which its timers were set.
+    fn moment(&mut self) {
+        while self.agenda.due_us() == Some(self.now_us) {
+            let Some((place, event)) = self.agenda.take() else { break };
+            self.events += 1;
+            let due = match event {
+                Event::Started(id) => Some((place, Item::Started(id))),
+                Event::Loaded(id) => Some((place, Item::Loaded(id))),
+                Event::CallEnded(id, is_well) => Some((place, Item::Answer(id, is_well, HOPS))),
+                Event::Checkpointed(id) => Some((place, Item::Checkpointed(id))),
+                Event::Relief => Some((place, Item::Relief)),
+                Event::Reclaim => Some((place, Item::Reclaim)),
+                // A function sets its timer each time that it acts.
+                Event::Wake(function) => self.woken(function).map(|place| {
+                    self.tasks[function as usize].is_ready = true;
+                    (place, Item::Function(function))
+                }),
+            };
+            self.due.extend(due);
+        }
+        self.due.sort_unstable_by_key(|(place, _)| *place);
+        self.queue.extend(self.due.drain(..).map(|(_, item)| item));
+    }
+
+    /// Does all that is in the queue.
+    fn settle(&mut self) {
+        while let Some(item) = self.queue.pop_front() {
+            match item {
+                Item::Function(function) => {
+                    self.tasks[function as usize].is_ready = false;
+                    self.poll(function);
+                }
+                Item::Started(id) => {
+                    if let Some(function) = self.world.started(id) {
+                        self.send(function, Message::Started(id));
+                    }
+                }
+                Item::Loaded(id) => self.loaded(id),
+                Item::Checkpointed(id) => self.checkpointed(id),
+                Item::Answer(id, is_well, 0) => self.call_ended(id, is_well),
+                Item::Answer(id, is_well, hops) => {
+                    self.queue.push_back(Item::Answer(id, is_well, hops - 1));
+                }
+                Item::Ended(id) => {
+                    self.world.ended(id);
+                    self.changed();
+                }
+                Item::Relief => {
+                    self.agenda.add(self.now_us + RELIEF_US, Event::Relief);
+                    self.relieve();
+                }
+                Item::Reclaim => {
+                    self.agenda.add(self.now_us + RECLAIM_US, Event::Reclaim);
+                    self.reclaim();
+                }
+            }
+        }
+    }
+
+    /// A time on the grid of the clock.
+    fn on_grid(&self, us: u64) -> u64 {
+        us.next_multiple_of(self.tick_us)
+    }
+
+    /// When a timer ends that begins at a time.
+    pub fn timer(&self, from_us: u64, us: u64) -> u64 {
+        self.on_grid(from_us.saturating_add(us).min(u64::MAX / 2))
+    }
+
+    /// How much longer a timer takes than asked for.
+    fn slack_us(&self, us: u64) -> u64 {
+        self.on_grid(us) - us
+    }
+
+    /// A call arrives. Returns its function, unless the call is refused.
+    fn arrive(&mut self, call: Call) -> Option<u32> {
+        self.events += 1;
+        let function = call.function;
+        let owner = self.functions[function as usize].owner as usize;
+        let number = self.calls.add(Open { call, since_us: self.now_us });
+        self.owners[owner] += 1;
+        if self.owners[owner] > MOST_CALLS {
+            self.finish(number, None);
+            return None;
+        }
+        self.tasks[function as usize].commands.push_back(number);
+        Some(function)
+    }
+
+    /// A call has ended, with the way in which it got its instance if it succeeded.
+    pub fn finish(&mut self, number: usize, start: Option<StartKind>) {
+        let Some(Open { call, since_us }) = self.calls.end(number) else { return };
+        let Function { owner, behaviour } = &self.functions[call.function as usize];
+        self.owners[*owner as usize] -= 1;
+        let waited_us = self.now_us - since_us;
+        let of_start = start.map_or(0, |start| behaviour.slack_us(start, |us| self.slack_us(us)));
+        let slack_us = self.slack_us(call.duration_us) + of_start;
+        let latency_us = match start {
+            // A call may have waited less than a start takes: the start had begun for another one.
+            Some(_) => waited_us.saturating_sub(slack_us).max(call.duration_us),
+            None => waited_us,
+        };
+        let Call { request, arrival_us, duration_us, .. } = call;
+        self.watch.ended(Record { request, arrival_us, latency_us, duration_us, start });
+    }
+
+    /// Has a function act that has something to do.
+    pub fn wake(&mut self, function: u32) {
+        let task = &mut self.tasks[function as usize];
+        if !std::mem::replace(&mut task.is_ready, true) {
+            self.queue.push_back(Item::Function(function));
+        }
+    }
+
+    /// Sends a message to a function.
+    pub fn send(&mut self, function: u32, message: Message) {
+        self.tasks[function as usize].inbox.push_back(message);
+        self.wake(function);
+    }
+
+    fn send_to_owner(&mut self, id: u64, message: Message) {
+        if let Some(function) = self.world.instances.get(&id).map(|one| one.function) {
+            self.send(function, message);
+        }
+    }
+
+    /// A function waits for room from now on, or not.
+    pub fn wait_for_room(&mut self, function: u32, waits: bool) {
+        let task = &mut self.tasks[function as usize];
+        if std::mem::replace(&mut task.waits, waits) && !waits {
+            self.waiters.remove(&task.acted);
+        }
+        if waits {
+            self.waiters.insert(task.acted, function);
+        }
+    }
+
+    /// There may be room: an instance has ended or become idle.
+    pub fn room(&mut self) {
+        for function in take(&mut self.waiters).into_values() {
+            let task = &mut self.tasks[function as usize];
+            (task.waits, task.has_room) = (false, true);
+            self.wake(function);
+        }
+    }
+
+    /// The nodes hold something else.
+    pub fn changed(&mut self) {
+        self.watch.changed(self.now_us, self.world.totals);
+    }
+
+    /// Ends an instance. Its memory is free when its task has ended, which is before others can act.
+    pub fn end(&mut self, id: u64) {
+        self.world.fleet.end(self.now_us, id);
+        self.queue.push_back(Item::Ended(id));
+        self.room();
+    }
+
+    /// Asks functions to end these instances if they are still idle.
+    pub fn evict(&mut self, ids: &[OccupantId]) {
+        for id in self.world.fleet.evict(self.now_us, ids) {
+            self.send_to_owner(id, Message::Evict(id));
+        }
+    }
+
+    fn relieve(&mut self) {
+        for node in self.world.ledger.ids() {
+            let world = &self.world;
+            let memory = world.ledger.memory(node);
+            let name = world.ledger.name(node);
+            let ids = relief(memory, || world.fleet.on(self.now_us, name), &name, &self.advice);
+            self.evict(&ids);
+        }
+    }
+
+    fn reclaim(&mut self) {
+        let (pool, wanted_bytes) = (self.world.pool(), self.world.usage.take_wanted());
+        if !self.reclaim.is_due(pool, wanted_bytes, &self.advice) {
+            return;
+        }
+        let name = |function: u32| self.tasks[function as usize].image_name.clone();
+        let images = self.world.image_facts(self.now_us, name);
+        for name in self.reclaim.chosen(pool, wanted_bytes, images, &self.advice) {
+            if let Some(function) = function_of(&name) {
+                self.send(function as u32, Message::Reclaim);
+            }
+        }
+    }
+}
