@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::FarError;
-use crate::sources::SourceAt;
+use crate::source::SourceAt;
 
 /// A far process that does not answer hangs: each read of it has a deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use farfork_types::Cid;
 use crate::error::FarError;
 use crate::keyfile::key_at;
 use crate::place::Place;
-use crate::sources::SourceAt;
+use crate::source::SourceAt;
 use crate::start;
 
 /// A program (farfork) and its arguments, as a process that mounts a source at `place`.

@@ -15,8 +15,8 @@ use fuse_backend_rs::api::filesystem::{Context, DirEntry, Entry, FileSystem, Zer
 
 use crate::failures::{Failure, Recorder, now_unix_us};
 use crate::known;
-use crate::source::{Cause, FarImage};
-use crate::sources::{SourceAt, Sources};
+use crate::source::{Cause, FarImage, SourceAt};
+use crate::sources::Sources;
 
 /// The directory's inode, by the protocol.
 pub const ROOT: u64 = 1;

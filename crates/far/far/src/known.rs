@@ -10,8 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::source::FarImage;
-use crate::sources::{SourceAt, Sources};
+use crate::source::{FarImage, SourceAt};
+use crate::sources::Sources;
 
 /// An image and its inode: one JSON document a line.
 #[derive(Serialize, Deserialize)]

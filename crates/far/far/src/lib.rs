@@ -39,4 +39,4 @@ pub use far_side::{mount_command, mount_command_of, open_far_side};
 pub use keyfile::{key_at, key_from, new_key_at, write_key_at};
 pub use mount::{FarProcessSettings, run_far_process};
 pub use server::FarServer;
-pub use sources::SourceAt;
+pub use source::SourceAt;

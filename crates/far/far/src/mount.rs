@@ -27,8 +27,8 @@ use crate::place::Place;
 use crate::prefetch;
 use crate::protocol::PageRange;
 use crate::request_timeout;
-use crate::source::{Cause, FarImage};
-use crate::sources::{SourceAt, Sources};
+use crate::source::{Cause, FarImage, SourceAt};
+use crate::sources::Sources;
 use crate::start;
 
 /// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
 use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment};
 use farfork_types::{Cid, PAGE_BYTES};
+use serde::{Deserialize, Serialize};
 
 use crate::keyfile::key_at;
 use crate::protocol::{self, Found, PageRange, Question};
-use crate::sources::SourceAt;
 
 /// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -24,6 +24,15 @@ const FRONT_BYTES: u64 = 256 << 10;
 
 /// Why a read failed, in words.
 pub type Cause = String;
+
+/// A serving node, for commands that name it with each image.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SourceAt {
+    /// Its address.
+    pub address: String,
+    /// File of the key that both have. A file that lies in the directory of the mount goes with the image.
+    pub key: PathBuf,
+}
 
 /// A serving node.
 pub struct Source {

@@ -1,22 +1,10 @@
 //! The serving nodes of one mount: one for all of its images, or one for each image.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::source::{Cause, Source};
-
-/// A serving node, for commands that name it with each image.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SourceAt {
-    /// Its address.
-    pub address: String,
-    /// File of the key that both have. A file that lies in the directory of the mount goes with the image.
-    pub key: PathBuf,
-}
+use crate::source::{Cause, Source, SourceAt};
 
 /// The serving nodes of a mount. One that a command named lives as long as an image of it is known.
 pub struct Sources {

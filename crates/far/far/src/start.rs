@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 use crate::control::{Answer, Ask, Status, ask};
 use crate::error::FarError;
 use crate::place::Place;
-use crate::sources::SourceAt;
+use crate::source::SourceAt;
 
 /// How long a far process may take to mount.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
