@@ -4,8 +4,8 @@
 //!  driver ── what has happened, and when (microseconds) ──► Ledger   what takes memory of each node
 //!    ▲                                                      Fleet    what can end for others, and is ending
 //!    │                                                      ImageUsage  what images save
-//!    │                                                      Resting  a function's idle instances
-//!    │                                                      Scaling  a function's calls and starts
+//!    │                                                      Function  a function's calls, instances, image
+//!    │                                                      Relief, Reclaim  what ends when memory is short
 //!    │                                                      Turns    of namespaces, for cold starts
 //!    │                                                        │ facts
 //!    └── locks, clocks, tasks, requests to agents             └──► Advice ──► policies
@@ -22,10 +22,12 @@ mod advice;
 mod arrivals;
 mod claim;
 mod fleet;
+mod function;
 mod image_usage;
 mod instance;
 mod ledger;
 mod node;
+mod pressure;
 mod resting;
 mod scaling;
 mod stock;
@@ -34,10 +36,15 @@ mod turns;
 pub use advice::Advice;
 pub use claim::{Claim, ImageSpec, Usage};
 pub use fleet::{Fleet, NewInstance, Occupancy};
+pub use function::{
+    AboutToRest, AfterNotMade, AfterNotStarted, Due, Function, History, ImageState, NodeLoad,
+    NotMade, NotStarted, StartOrder, Surroundings, Window,
+};
 pub use image_usage::{ImageStats, ImageUsage};
 pub use ledger::{
     AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
-pub use resting::{RestEffect, Resting};
+pub use pressure::{Reclaim, relief};
+pub use resting::RestEffect;
 pub use scaling::{NoRoom, Scaling};
 pub use turns::Turns;

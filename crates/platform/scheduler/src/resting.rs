@@ -137,20 +137,12 @@ impl Resting {
 mod tests {
     use super::RestEffect::{End, Freeze};
     use super::*;
+    use crate::advice::ByDefault;
+    use farfork_policy::Policy;
     use farfork_policy::keep_alive::{ByGaps, Gaps};
-    use farfork_policy::{Policies, Policy, Question, Settings};
     use proptest::prelude::*;
 
     const S: u64 = 1_000_000;
-
-    #[derive(Debug)]
-    struct ByDefault(Policies);
-
-    impl Advice for ByDefault {
-        fn decide<F: Question>(&self, _: &dyn Display, facts: &F) -> F::Choice {
-            F::policy(&self.0).decide(facts).choice
-        }
-    }
 
     #[test]
     fn an_idle_instance_is_frozen_and_ends_when_its_window_is_over() {
@@ -184,7 +176,7 @@ mod tests {
 
     #[test]
     fn gaps_count_from_the_last_end_where_the_function_was_quiet() {
-        let advice = ByDefault(Settings::default().into());
+        let advice = ByDefault::new();
         let mut resting = Resting::default();
         let mut now_us = 0;
         for call in 0..17 {

@@ -254,24 +254,10 @@ fn most_free(facts: &AdmissionFacts) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::advice::ByDefault;
+    use farfork_policy::Memory;
     use farfork_policy::admission::Idle;
-    use farfork_policy::{Memory, Policies, Question, Settings};
     use proptest::prelude::*;
-
-    #[derive(Debug)]
-    struct ByDefault(Policies);
-
-    impl ByDefault {
-        fn new() -> ByDefault {
-            ByDefault(Settings::default().into())
-        }
-    }
-
-    impl Advice for ByDefault {
-        fn decide<F: Question>(&self, _: &dyn Display, facts: &F) -> F::Choice {
-            F::policy(&self.0).decide(facts).choice
-        }
-    }
 
     /// A function with these calls, which wait since their number in milliseconds.
     fn called<const N: usize>(ids: [u64; N]) -> Scaling {

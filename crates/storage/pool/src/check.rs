@@ -255,6 +255,7 @@ impl Pool {
             let finding = match name.parse::<Cid>() {
                 Ok(cid) if self.is_there(cid)? => {
                     let tables = self.access_tables(cid);
+                    let tables = tables.and_then(|_| self.access_order(cid));
                     if let Err(PoolError::Misplaced { .. }) = tables {
                         self.or_stray(tables, findings)?;
                         continue;

@@ -208,6 +208,18 @@ pub enum PoolError {
         /// The pool.
         path: PathBuf,
     },
+    /// The same of a directory in it.
+    #[error(
+        "cannot use the pool: {path} belongs to another user than the pool, or other users may write to it; \
+         give it back with `chown {owner}` and `chmod 700`, then run `farfork pool check`",
+        path = path.display()
+    )]
+    ExposedRoom {
+        /// The directory.
+        path: PathBuf,
+        /// The pool's owner.
+        owner: u32,
+    },
     /// The file of an image is not its owner's alone.
     #[error(
         "cannot use image {cid}: of {path}, {why}; what it holds may have been read or changed: remove \

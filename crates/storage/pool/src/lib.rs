@@ -47,6 +47,7 @@ mod map;
 mod media;
 mod names;
 mod nodes;
+mod order;
 mod pinfile;
 mod placement;
 mod pool;

@@ -7,7 +7,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use farfork_sys::proc;
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxAttributes, StatxFlags, fallocate};
+use farfork_types::{CHUNK_BYTES, align_down};
+use rustix::fs::{
+    AtFlags, FallocateFlags, Mode, OFlags, StatxAttributes, StatxFlags, fallocate, syncfs,
+};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde::Serialize;
@@ -118,12 +121,25 @@ impl Medium {
 
 /// Gives memory to a range of a file, charged to the caller. A DAX file system that cannot do it has given
 /// all memory to the file beforehand.
+///
+/// There it asks for one chunk after the other. A chunk can be mapped whole if its blocks lie together at a
+/// multiple of its size, and once its free space is in pieces ext4 looks for that with powers of two alone. What
+/// files have given back becomes free space when its journal is written.
 pub(crate) fn reserve(medium: Medium, file: &File, range: &Range<u64>) -> io::Result<()> {
-    let (from, bytes) = (range.start, range.end - range.start);
-    match fallocate(file, FallocateFlags::KEEP_SIZE, from, bytes) {
-        Err(Errno::OPNOTSUPP) if medium == Medium::Dax => Ok(()),
-        done => Ok(done?),
+    let step = if medium == Medium::Dax { CHUNK_BYTES } else { u64::MAX };
+    if medium == Medium::Dax {
+        syncfs(file)?;
     }
+    let mut from = range.start;
+    while from < range.end {
+        let to = range.end.min(align_down(from, CHUNK_BYTES).saturating_add(step));
+        match fallocate(file, FallocateFlags::KEEP_SIZE, from, to - from) {
+            Err(Errno::OPNOTSUPP) if medium == Medium::Dax => return Ok(()),
+            done => done?,
+        }
+        from = to;
+    }
+    Ok(())
 }
 
 /// Whether the tmpfs that holds `file` was mounted with `huge=always`.

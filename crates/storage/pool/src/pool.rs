@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
 use farfork_types::CHUNK_BYTES;
+use rustix::fs::{FileType, Stat};
 
 use crate::account::Account;
 use crate::directory::{self, Directory};
@@ -134,6 +135,7 @@ impl Pool {
         let directory = Directory::open(path)?;
         let owner = demand_owner(&directory)?;
         demand_private(&directory)?;
+        demand_private_rooms(&directory, owner)?;
         let (block, superblock) = Superblock::load(&directory)?;
         let look = || directory.failed("look at", "");
         let made_on = Medium::of_pool(directory.fd(), &superblock).map_err(look())?;
@@ -347,6 +349,21 @@ fn demand_private(directory: &Directory) -> Result<(), PoolError> {
         0 => Ok(()),
         _ => Err(PoolError::Exposed { path: directory.path().to_owned() }),
     }
+}
+
+/// The same of the directories in it, as far as they are there. Only the pool's own keeps others out of them.
+fn demand_private_rooms(directory: &Directory, owner: u32) -> Result<(), PoolError> {
+    for name in DIRECTORIES {
+        let found = directory.look(name).map_err(directory.failed("look at", name))?;
+        // Root may have died before it has given the owner what it had made.
+        let is_private =
+            |found: Stat| [owner, 0].contains(&found.st_uid) && found.st_mode & 0o022 == 0;
+        let is_directory = |found: &Stat| FileType::from_raw_mode(found.st_mode).is_dir();
+        if found.filter(is_directory).is_some_and(|found| !is_private(found)) {
+            return Err(PoolError::ExposedRoom { path: directory.path().join(name), owner });
+        }
+    }
+    Ok(())
 }
 
 /// Removes all that a pool has in its directory.

@@ -64,7 +64,7 @@ impl Superblock {
             .ok_or_else(not_a_pool)?;
         let mut bytes = [0; size_of::<Superblock>()];
         let found = file.metadata().map_err(PoolError::io("look at", path))?.len();
-        if found < bytes.len() as u64 {
+        if found != bytes.len() as u64 {
             return Err(PoolError::DamagedSuperblock { path: path.to_owned() });
         }
         file.read_exact_at(&mut bytes, 0).map_err(directory.failed("read", NAME))?;

@@ -3,6 +3,7 @@
 //! ```text
 //!  tables/CID/users      what users declare, and the current epochs
 //!  tables/CID/NODE       what clones on a node have done; NODE is the name of the node's file
+//!  tables/CID/order      in which order pages were needed (`order`)
 //!
 //!  0      header         magic, version, checksum of all, id of the image, pages, epochs, additions
 //!  128    accessed       one bit for each page of the image's chunks
@@ -27,6 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::error::PoolError;
 use crate::layout::{self, TABLES};
 use crate::nodes::NodeId;
+use crate::order;
 use crate::pool::Pool;
 
 /// Name of the users' table.
@@ -321,28 +323,41 @@ impl Pool {
 
     fn put_table(&self, cid: Cid, writer: &str, mut table: Table) -> Result<(), PoolError> {
         table.header.additions = table.header.additions.wrapping_add(1);
-        let (directory, name) = (layout::tables(cid), name_of(cid, writer));
+        self.put_beside_tables(cid, writer, &table.to_bytes())
+    }
+
+    /// Replaces a file among the tables of an image.
+    pub(crate) fn put_beside_tables(
+        &self,
+        cid: Cid,
+        file: &str,
+        bytes: &[u8],
+    ) -> Result<(), PoolError> {
+        let (directory, name) = (layout::tables(cid), name_of(cid, file));
         let put = self.directory.make(&directory);
-        let put = put.and_then(|()| self.directory.put(&name, &table.to_bytes()));
+        let put = put.and_then(|()| self.directory.put(&name, bytes));
         // The image may have been removed meanwhile, before there was anything to remove with it.
         self.demand_image(cid).inspect_err(|_| drop(self.drop_tables(cid)))?;
         put.map_err(self.directory.failed("write", &name))
     }
 
-    fn demand_image(&self, cid: Cid) -> Result<(), PoolError> {
+    pub(crate) fn demand_image(&self, cid: Cid) -> Result<(), PoolError> {
         self.intact()?;
         let name = layout::image(cid);
         let found = self.directory.look(&name).map_err(self.directory.failed("look at", &name))?;
         found.map(drop).ok_or_else(|| self.no_image(cid))
     }
 
-    fn damaged_tables(&self, cid: Cid) -> PoolError {
+    pub(crate) fn damaged_tables(&self, cid: Cid) -> PoolError {
         PoolError::DamagedTables { path: self.path().to_owned(), cid }
     }
 
     fn table_writers(&self, cid: Cid) -> Result<Vec<String>, PoolError> {
         let directory = layout::tables(cid);
-        self.directory.list(&directory).map_err(self.directory.failed("list", &directory))
+        let files = self.directory.list(&directory);
+        let mut files = files.map_err(self.directory.failed("list", &directory))?;
+        files.retain(|name| name != order::NAME);
+        Ok(files)
     }
 
     fn open_table(&self, cid: Cid, writer: &str) -> Result<Option<File>, PoolError> {

@@ -334,3 +334,46 @@ fn serve_refuses_what_it_cannot_serve() {
     bed.fails(&["vm", "serve", "a/vm", "--socket", "text"], &["it is in use"]);
     assert_eq!(fs::read(bed.path("text")).unwrap(), b"mine");
 }
+
+/// What one server has recorded, the next one fills before its machines run, and says so.
+#[test]
+fn serve_reports_events_as_json_and_fills_what_was_recorded() {
+    if Userfault::create(0).is_err() {
+        return println!("skipped: this process may not create a userfaultfd");
+    }
+    let bed = Bed::new("json", "64M");
+    let cid = bed.import("a/vm");
+    let pages = PATTERN.pages();
+    let walk = Walk::jumping(pages, pages / 5);
+    let mut filled = Vec::new();
+    for _ in 0..2 {
+        let mut command = bed.command(&["vm", "serve", "a/vm", "--socket", "socket", "--json"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let serve = Serve(child);
+        let mut wait = |name: &str| loop {
+            let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            if event["event"] == name {
+                return event;
+            }
+        };
+        assert_eq!(wait("listening")["path"], "socket");
+        let socket = bed.0.join("socket");
+        let state = bed.0.join("state");
+        let mut machine = Monitor::restore(&state, Backing::Uffd(&socket)).unwrap();
+        assert_eq!(wait("started")["pid"], std::process::id());
+        filled.push(wait("filled")["pages"].as_u64().unwrap());
+        machine.walk(&walk).unwrap();
+        drop(machine);
+        let ended = wait("ended");
+        assert_eq!((&ended["machine"], &ended["poisoned_pages"]), (&1.into(), &0.into()));
+        assert_eq!(ended["faults"] == 0, filled.len() == 2, "{ended}");
+        drop(serve);
+    }
+    let pool = farfork_pool::Pool::open(&bed.0.join("pool")).unwrap();
+    let order = pool.access_order(cid.parse().unwrap()).unwrap();
+    assert_eq!(filled, [0, order.len() as u64]);
+    let walked: Vec<u32> = walk.pages(pages).map(|page| page as u32).collect();
+    let in_order = order.iter().filter(|page| **page >= 32 && walked.contains(page));
+    assert!(in_order.eq(walked.iter().filter(|page| **page >= 32)));
+}

@@ -40,6 +40,32 @@ impl Mapping {
         Mapping::map(bytes, flags, file.as_raw_fd(), offset)
     }
 
+    /// Anonymous memory, where some parts of a file, `(offset, bytes)` of whole pages, lie over it.
+    pub(crate) fn regions(
+        file: &File,
+        (first, bytes): (u64, u64),
+        regions: &[(u64, u64)],
+    ) -> io::Result<Mapping> {
+        let mapping = Mapping::anonymous(bytes, false)?;
+        for &(offset, length) in regions {
+            let (start, end) = (offset.max(first), (offset + length).min(first + bytes));
+            if start >= end {
+                continue;
+            }
+            let at = mapping.at(start - first, end - start);
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            let (fd, length) = (file.as_raw_fd(), (end - start) as usize);
+            // SAFETY: replaces pages of the mapping, in its bounds, to which nothing refers yet.
+            let mapped =
+                unsafe { libc::mmap(at.cast(), length, protection, flags, fd, start as i64) };
+            if mapped == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(mapping)
+    }
+
     fn map(bytes: u64, flags: i32, fd: i32, offset: u64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, wherever the kernel puts it.

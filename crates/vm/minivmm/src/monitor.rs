@@ -28,6 +28,8 @@ pub enum Backing<'a> {
     File(&'a Path),
     /// The same, with all of it mapped before the machine runs.
     Resident(&'a Path),
+    /// Anonymous memory, with these parts of the memory file, `(offset, bytes)` of whole pages, over it.
+    Regions(&'a Path, &'a [(u64, u64)]),
 }
 
 /// A machine. Dropped, it ends.
@@ -67,6 +69,7 @@ impl Monitor {
         let (memory, handed_over) = match backing {
             Backing::File(path) => (state.mapped(path, false)?, None),
             Backing::Resident(path) => (state.mapped(path, true)?, None),
+            Backing::Regions(path, regions) => (state.regions(path, regions)?, None),
             Backing::Uffd(socket) => {
                 let memory = state.anonymous(false)?;
                 let handed_over = hand_over(socket, &memory, PAGE_BYTES)?;
@@ -163,6 +166,16 @@ impl State {
             (0..self.parts).map(part).collect::<Result<_, _>>()
         };
         map().map_err(VmmError::io("map the memory file"))
+    }
+
+    fn regions(&self, path: &Path, regions: &[(u64, u64)]) -> Result<Vec<Mapping>, VmmError> {
+        let map = || {
+            let file = File::open(path)?;
+            let bytes = self.part_bytes();
+            let part = |part| Mapping::regions(&file, (part * bytes, bytes), regions);
+            (0..self.parts).map(part).collect::<Result<_, _>>()
+        };
+        map().map_err(VmmError::io("map parts of the memory file"))
     }
 
     fn part_bytes(&self) -> u64 {

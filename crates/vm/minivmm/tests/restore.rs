@@ -21,7 +21,14 @@ fn a_guest_reads_what_was_saved_and_writes_its_own_copy() {
     };
     assert_eq!(word(77, 9), PATTERN.word(77, 9));
     let pages = PATTERN.pages();
-    for backing in [Backing::File(&memory), Backing::Resident(&memory)] {
+    // Pages that hold something, and a region across the two mappings.
+    let mut regions: Vec<(u64, u64)> = (0..pages)
+        .filter(|page| (0..512).any(|index| word(*page, index) != 0))
+        .map(|page| (page * PAGE_BYTES, PAGE_BYTES))
+        .collect();
+    regions.push(((4 << 20) - 2 * PAGE_BYTES, 5 * PAGE_BYTES));
+    let regions = Backing::Regions(&memory, &regions);
+    for backing in [Backing::File(&memory), Backing::Resident(&memory), regions] {
         let mut restored = Monitor::restore(&state, backing).unwrap();
         for walk in [Walk::whole(pages), Walk::jumping(pages, pages), Walk::jumping(pages, 99)] {
             let expected = walk.expected(pages, word);

@@ -9,6 +9,7 @@ use farfork_sys::userfault::{Filled, Userfault};
 use farfork_types::PAGE_BYTES;
 use rustix::io::Errno;
 
+use crate::cache::{Cache, Shared};
 use crate::counters::Counters;
 use crate::handover::{Found, Regions};
 use crate::ledger::Ledger;
@@ -23,6 +24,8 @@ pub(crate) struct Source {
     pub(crate) snapshot: Snapshot,
     /// Its file.
     pub(crate) file: ImageFile,
+    /// Pages that were read already.
+    pub(crate) cache: Shared,
 }
 
 /// What became of a range.
@@ -53,6 +56,7 @@ pub(crate) struct Filler {
     pub(crate) ledger: Ledger,
     pub(crate) counters: Counters,
     source: Arc<Source>,
+    cache: Arc<Cache>,
     buffer: Vec<u8>,
 }
 
@@ -63,8 +67,9 @@ impl Filler {
         ledger: Ledger,
         source: Arc<Source>,
     ) -> Filler {
-        let buffer = vec![0; BUFFER_BYTES];
-        Filler { userfault, regions, ledger, counters: Counters::default(), source, buffer }
+        let (buffer, counters) = (vec![0; BUFFER_BYTES], Counters::default());
+        let cache = source.cache.now();
+        Filler { userfault, regions, ledger, counters, source, cache, buffer }
     }
 
     /// Fills the page that was found, and as much of what follows as `bytes` allows and one call can.
@@ -91,7 +96,12 @@ impl Filler {
     }
 
     fn copy(&mut self, address: u64, place: u64, bytes: u64) -> Outcome {
-        let Source { snapshot, file } = &*self.source;
+        if let Some(part) = self.cache.get(place, bytes) {
+            let filled = self.userfault.copy(address, part);
+            self.counters.copied_pages += filled.bytes / PAGE_BYTES;
+            return outcome(filled);
+        }
+        let Source { snapshot, file, .. } = &*self.source;
         let part = &mut self.buffer[..(bytes as usize).min(BUFFER_BYTES)];
         match snapshot.read_pages(file, place, part) {
             Ok(()) => {}

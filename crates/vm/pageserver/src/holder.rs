@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::channel;
+use crate::counters::Counters;
 use crate::handover::{HandOver, HandOverError, Region, Regions};
 use crate::hot::HotPages;
 use crate::ledger::Ledger;
@@ -52,15 +53,15 @@ pub enum Record {
     Nothing,
 }
 
-/// What is known of the pages that machines of a snapshot need, and what becomes of what is learnt. Page n is
-/// bit n % 64 of word n / 64.
+/// What is known of the pages that machines of a snapshot need, and what becomes of what is learnt: numbers of
+/// pages of the guest's memory, in the order in which they were needed.
 pub struct Recording<'a> {
     /// Which machines to record.
     pub record: Record,
     /// Pages that are known to be needed.
-    pub known: Vec<u64>,
+    pub known: Vec<u32>,
     /// Called with the pages of a machine that has ended.
-    pub save: &'a mut dyn FnMut(Vec<u64>),
+    pub save: &'a mut dyn FnMut(Vec<u32>),
 }
 
 /// A machine: what its server needs, and the next one as well.
@@ -71,6 +72,9 @@ struct Kept {
     memory_bytes: u64,
     regions: Vec<Region>,
     peer: Peer,
+    begun: Instant,
+    /// Its hot pages are there.
+    is_filled: bool,
 }
 
 struct Server {
@@ -286,6 +290,8 @@ impl<'a> Holder<'a> {
             memory_bytes: self.memory_bytes,
             regions: regions.to_vec(),
             peer: peer.try_clone()?,
+            begun: Instant::now(),
+            is_filled: false,
         })
     }
 
@@ -294,9 +300,9 @@ impl<'a> Holder<'a> {
         let (Some(server), Some(kept)) = (&self.server, self.machines.get(&machine)) else {
             return;
         };
-        let regions = kept.regions.clone();
-        let command =
-            Command::Adopt { machine, memory_bytes: kept.memory_bytes, regions, is_fresh };
+        let &Kept { memory_bytes, ref regions, is_filled, .. } = kept;
+        let regions = regions.clone();
+        let command = Command::Adopt { machine, memory_bytes, regions, is_fresh, is_filled };
         let descriptors = [kept.userfault.as_fd(), kept.socket.as_fd(), kept.ledger.as_fd()];
         let _ = channel::send(&server.channel, &command, &descriptors);
     }
@@ -305,6 +311,7 @@ impl<'a> Holder<'a> {
         let Some(server) = &self.server else { return Ok(()) };
         match channel::receive::<Report>(&server.channel, RecvFlags::DONTWAIT) {
             Ok(Some((Report::Ready, _))) => self.failures = 0,
+            Ok(Some((Report::Filled { machine, counters }, _))) => self.filled(machine, counters),
             Ok(Some((Report::Ended { machine, failed, counters }, _))) => {
                 let Some(kept) = self.machines.remove(&machine) else { return Ok(()) };
                 let pid = kept.peer.pid;
@@ -326,10 +333,19 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
+    /// Shows once that a machine's hot pages are there. A machine that was refused has none.
+    fn filled(&mut self, machine: u64, counters: Counters) {
+        let Some(kept) = self.machines.get_mut(&machine) else { return };
+        if !std::mem::replace(&mut kept.is_filled, true) && !kept.regions.is_empty() {
+            let (pid, took) = (kept.peer.pid, kept.begun.elapsed());
+            (self.show)(Event::Filled { machine, pid, pages: counters.hot_pages, took });
+        }
+    }
+
     /// Learns which pages a machine has needed.
     fn record(&mut self, kept: &Kept) {
         let is_wanted = match self.recording.record {
-            Record::First => self.hot.1.is_empty(),
+            Record::First => self.hot.1.count() == 0,
             Record::All => true,
             Record::Nothing => false,
         };
@@ -410,7 +426,7 @@ struct Ready {
     listener: bool,
 }
 
-fn hot_pages(memory_bytes: u64, known: &[u64]) -> io::Result<(OwnedFd, HotPages)> {
+fn hot_pages(memory_bytes: u64, known: &[u32]) -> io::Result<(OwnedFd, HotPages)> {
     let file = HotPages::create(memory_bytes)?;
     let pages = HotPages::open(&file, memory_bytes)?;
     pages.add(known);

@@ -4,7 +4,7 @@
 //!  word   0    header, magic "farforkG" (`sealed`)
 //!         8    messages: the kernel writes them here, 64 of 4 words
 //!       264    removed: one bit for each page of the memory
-//!              touched: the same, of pages that the machine has asked for
+//!              touched: log of pages that the machine has asked for (`pagelog`)
 //! ```
 //! A message that was read is not delivered again. So the kernel writes it where it outlives the server that
 //! read it: the next server finds discarded ranges here that the last one had no time to note. Noting one
@@ -20,6 +20,7 @@ use farfork_sys::userfault::{MESSAGE_WORDS, Message, Userfault, load_message};
 use farfork_types::PAGE_BYTES;
 use rustix::io::Errno;
 
+use crate::pagelog::PageLog;
 use crate::sealed::{HEADER_WORDS, is_sealed, seal};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkG");
@@ -99,18 +100,19 @@ impl Ledger {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (page % 64) & 1 != 0)
     }
 
-    /// Notes that the machine has asked for pages, by offsets of whole pages.
-    pub fn touch(&self, start: u64, end: u64) {
-        for page in start / PAGE_BYTES..end.div_ceil(PAGE_BYTES).min(self.pages) {
-            let word = touched_at(self.pages) + page as usize / 64;
-            self.words[word].fetch_or(1 << (page % 64), Ordering::Relaxed);
-        }
+    fn log(&self) -> PageLog<'_> {
+        PageLog::of(&self.words[touched_at(self.pages)..], self.pages)
     }
 
-    /// The pages that the machine has asked for: page n is bit n % 64 of word n / 64.
-    pub fn touched(&self) -> Vec<u64> {
-        let words = &self.words[touched_at(self.pages)..];
-        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    /// Notes that the machine has asked for pages, by offsets of whole pages.
+    pub fn touch(&self, start: u64, end: u64) {
+        let range = start / PAGE_BYTES..end.div_ceil(PAGE_BYTES).min(self.pages);
+        range.for_each(|page| self.log().add(page));
+    }
+
+    /// Numbers of the pages that the machine has asked for, in the order in which it did.
+    pub fn touched(&self) -> Vec<u32> {
+        self.log().pages()
     }
 
     /// Bytes from an offset on, at most `bytes`, whose pages are all discarded or all not.
@@ -129,7 +131,7 @@ fn touched_at(pages: u64) -> usize {
 }
 
 fn words_for(pages: u64) -> usize {
-    touched_at(pages) + pages.div_ceil(64) as usize
+    touched_at(pages) + PageLog::words_for(pages)
 }
 
 #[cfg(test)]
@@ -141,16 +143,17 @@ mod tests {
     #[test]
     fn the_layout_is_as_drawn() {
         let file = Ledger::create(MEMORY).unwrap();
-        let words = SharedWords::map(&file, 270).unwrap();
+        let words = SharedWords::map(&file, 267 + 69).unwrap();
         let load = |word: usize| words[word].load(Ordering::Relaxed);
-        assert_eq!((load(0).to_le_bytes(), load(1) as u32, load(2)), (*b"farforkG", 1, 130));
-        assert!(SharedWords::map(&file, 271).is_err());
+        assert_eq!((load(0).to_le_bytes(), load(1) as u32, load(2)), (*b"farforkG", 2, 130));
+        assert!(SharedWords::map(&file, 267 + 70).is_err());
         let ledger = Ledger::open(&file, MEMORY).unwrap();
         ledger.remove(129 * PAGE_BYTES, MEMORY);
         ledger.touch(63 * PAGE_BYTES, 65 * PAGE_BYTES);
         assert_eq!([264, 265, 266].map(load), [0, 0, 2]);
-        assert_eq!([267, 268, 269].map(load), [1 << 63, 1, 0]);
-        assert_eq!(ledger.touched(), [1 << 63, 1, 0]);
+        assert_eq!([267, 268, 269, 270, 271].map(load), [1 << 63, 1, 0, 2, 64 | 65 << 32]);
+        ledger.touch(0, PAGE_BYTES);
+        assert_eq!(ledger.touched(), [63, 64, 0]);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! 4. A machine has ended when the other end of its socket is closed.
 
 mod ahead;
+mod cache;
 mod channel;
 mod counters;
 mod filler;
@@ -26,6 +27,7 @@ mod hot;
 mod ledger;
 mod machine;
 mod message;
+mod pagelog;
 mod sealed;
 mod server;
 

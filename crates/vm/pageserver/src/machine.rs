@@ -46,8 +46,8 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Takes a machine: its userfaultfd, its regions (none for a machine that was refused), its ledger, and
-    /// the socket that is closed at its end. `replay` has pages to fill first; none of them for a machine that
-    /// another server had before.
+    /// the socket that is closed at its end. `replay` has pages to fill first. `is_fresh` says that no other
+    /// server had it before.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -56,12 +56,11 @@ impl Machine {
         regions: Regions,
         ledger: Ledger,
         source: Arc<Source>,
-        replay: Option<Replay>,
+        (replay, is_fresh): (Replay, bool),
     ) -> Result<Machine, Errno> {
         // The kernel reports an error to a process that polls one that blocks.
         fcntl_setfl(&userfault, fcntl_getfl(&userfault)? | OFlags::NONBLOCK)?;
         let filler = Filler::new(Userfault::from(userfault), regions, ledger, source);
-        let (is_fresh, replay) = (replay.is_some(), replay.unwrap_or_default());
         let (ahead, waiting) = (Ahead::default(), Vec::new());
         let mut machine = Machine { filler, socket, ahead, replay, waiting };
         if !is_fresh {
@@ -75,9 +74,15 @@ impl Machine {
         self.filler.counters
     }
 
-    /// Serves it until it ends.
-    pub(crate) fn run(&mut self) -> Ending {
+    /// Serves it until it ends. `filled` is called once, when all pages of the replay are there.
+    pub(crate) fn run(&mut self, filled: impl FnOnce(Counters)) -> Ending {
+        let mut filled = Some(filled);
         loop {
+            if self.replay.next().is_none()
+                && let Some(filled) = filled.take()
+            {
+                filled(self.counters());
+            }
             match self.step() {
                 Ok(None) => {}
                 Ok(Some(ending)) => return ending,

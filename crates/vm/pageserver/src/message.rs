@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::handover::Region;
 
 /// Version of the documents. Both ends are the same program; a server that was replaced meanwhile is not.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// From the holder.
 #[derive(Debug, Serialize, Deserialize)]
@@ -15,8 +15,8 @@ pub(crate) enum Command {
     /// What to serve; beside it, the open file of the image, and its hot pages.
     Serve { version: u32, cid: String },
     /// A machine; beside it, its userfaultfd, its socket and its ledger. Without regions every access is to
-    /// end in SIGBUS.
-    Adopt { machine: u64, memory_bytes: u64, regions: Vec<Region>, is_fresh: bool },
+    /// end in SIGBUS. `is_fresh`: no server had it before. `is_filled`: its hot pages are there.
+    Adopt { machine: u64, memory_bytes: u64, regions: Vec<Region>, is_fresh: bool, is_filled: bool },
 }
 
 /// From the server.
@@ -25,6 +25,8 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// It serves.
     Ready,
+    /// A machine's hot pages are there.
+    Filled { machine: u64, counters: Counters },
     /// A machine has ended, or, with a reason, cannot be served.
     Ended { machine: u64, failed: Option<String>, counters: Counters },
 }

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Words of a header; those that have no meaning are zeros.
 pub(crate) const HEADER_WORDS: usize = 8;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use farfork_image::error::ImageError;
@@ -12,6 +13,7 @@ use farfork_sys::words;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use crate::cache::{Cache, Shared};
 use crate::channel;
 use crate::counters::Counters;
 use crate::filler::Source;
@@ -47,38 +49,67 @@ pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
     let (source, hot) = receive_source(&channel)?;
     let source = Arc::new(source);
     report(&channel, &Report::Ready);
+    let cached = AtomicU64::new(0);
     thread::scope(|threads| {
         loop {
+            refresh(threads, &source, &hot, &cached);
             let received = channel::receive(&*channel, RecvFlags::empty());
             let Some((command, descriptors)) = received.map_err(ServerError::Channel)? else {
                 return Ok(());
             };
-            let Command::Adopt { machine, memory_bytes, regions, is_fresh } = command else {
+            let Command::Adopt { machine, memory_bytes, regions, is_fresh, is_filled } = command
+            else {
                 return Err(ServerError::Protocol);
             };
-            let replay = is_fresh.then(|| Replay::of(hot.ranges()));
-            let taken = take(&source, (regions, memory_bytes), descriptors, replay);
-            let (channel, failed) = (Arc::clone(&channel), |failed: String| {
-                let counters = Counters::default();
-                report(&channel, &Report::Ended { machine, failed: Some(failed), counters });
-            });
+            let replay = match is_filled {
+                true => Replay::default(),
+                false => Replay::of(hot.ranges()),
+            };
+            let taken = take(&source, (regions, memory_bytes), descriptors, (replay, is_fresh));
+            let channel = Arc::clone(&channel);
             match taken {
-                Err(errno) => failed(words::words(errno.raw_os_error()).to_owned()),
-                Ok(mut taken) => {
-                    let channel = Arc::clone(&channel);
-                    threads.spawn(move || {
-                        let failed = match taken.run() {
-                            Ending::Ended => None,
-                            Ending::Failed(why) => Some(why),
-                        };
-                        let counters = taken.counters();
-                        drop(taken);
-                        report(&channel, &Report::Ended { machine, failed, counters });
-                    });
+                Err(errno) => {
+                    let failed = Some(words::words(errno.raw_os_error()).to_owned());
+                    report(
+                        &channel,
+                        &Report::Ended { machine, failed, counters: Counters::default() },
+                    );
+                }
+                Ok(taken) => {
+                    threads.spawn(move || run(&channel, machine, taken));
                 }
             }
         }
     })
+}
+
+/// Serves a machine to its end.
+fn run(channel: &OwnedFd, machine: u64, mut taken: Machine) {
+    let filled = |counters| report(channel, &Report::Filled { machine, counters });
+    let failed = match taken.run(filled) {
+        Ending::Ended => None,
+        Ending::Failed(why) => Some(why),
+    };
+    let counters = taken.counters();
+    drop(taken);
+    report(channel, &Report::Ended { machine, failed, counters });
+}
+
+/// Has hot pages read that have come since this was done last. Machines that come meanwhile do without.
+fn refresh<'s>(
+    threads: &'s thread::Scope<'s, '_>,
+    source: &Arc<Source>,
+    hot: &HotPages,
+    cached: &'s AtomicU64,
+) {
+    let count = hot.count();
+    if cached.swap(count, Ordering::Relaxed) == count {
+        return;
+    }
+    let (source, ranges) = (Arc::clone(source), hot.ranges());
+    threads.spawn(move || {
+        source.cache.replace(Cache::read(&source.snapshot, &source.file, &ranges));
+    });
 }
 
 fn receive_source(channel: impl AsFd) -> Result<(Source, HotPages), ServerError> {
@@ -92,14 +123,17 @@ fn receive_source(channel: impl AsFd) -> Result<(Source, HotPages), ServerError>
     let file = file.map_err(|_| ServerError::Protocol)?;
     let snapshot = Snapshot::read_from(&file)?;
     let hot = HotPages::open(hot, snapshot.map.memory_bytes());
-    Ok((Source { snapshot, file }, hot.map_err(|_| ServerError::Protocol)?))
+    Ok((
+        Source { snapshot, file, cache: Shared::default() },
+        hot.map_err(|_| ServerError::Protocol)?,
+    ))
 }
 
 fn take(
     source: &Arc<Source>,
     (regions, memory_bytes): (Vec<Region>, u64),
     descriptors: Vec<OwnedFd>,
-    replay: Option<Replay>,
+    replay: (Replay, bool),
 ) -> Result<Machine, Errno> {
     let regions = match regions.is_empty() {
         true => Regions::default(),

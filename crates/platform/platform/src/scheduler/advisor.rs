@@ -230,9 +230,16 @@ impl Advisor {
 }
 
 impl Advice for Advisor {
-    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+    fn decide_if<F: Question>(
+        &self,
+        about: &dyn Display,
+        facts: &F,
+        is_worth: impl FnOnce(&F::Choice) -> bool,
+    ) -> F::Choice {
         let decision = self.consider(facts);
-        self.record(about, facts, &decision);
+        if is_worth(&decision.choice) {
+            self.record(about, facts, &decision);
+        }
         decision.choice
     }
 }
@@ -252,9 +259,16 @@ pub struct Deferred<'a> {
 }
 
 impl Advice for Deferred<'_> {
-    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+    fn decide_if<F: Question>(
+        &self,
+        about: &dyn Display,
+        facts: &F,
+        is_worth: impl FnOnce(&F::Choice) -> bool,
+    ) -> F::Choice {
         let decision = self.advisor.consider(facts);
-        self.made.borrow_mut().push(self.advisor.made(about, facts, &decision));
+        if is_worth(&decision.choice) {
+            self.made.borrow_mut().push(self.advisor.made(about, facts, &decision));
+        }
         decision.choice
     }
 }

@@ -18,9 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfork_policy::observed::RecentLatency;
-use farfork_scheduler::{Resting, Scaling};
-use farfork_types::Tiering;
+use farfork_scheduler::ImageState;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -30,7 +28,7 @@ use super::counter::CountGuard;
 use super::image_usage::ImageSlot;
 use super::instance::{CallTimes, Instance};
 use super::metrics::{CallPhases, FunctionCounters};
-use super::nodes::{NodesError, Usage};
+use super::nodes::NodesError;
 use super::platform::Shared;
 use super::running::Run;
 use super::turns::Turn;
@@ -38,12 +36,6 @@ use super::{Call, CallSlot, image, snapshot};
 use crate::api::{Action, Activation};
 use crate::clock::Clock;
 
-/// An instance's memory, until one was measured.
-const GUESSED_BYTES: u64 = 16 << 20;
-/// Duration of a start without an image, until one was measured.
-const GUESSED_COLD_US: u64 = 300_000;
-/// After this many failed starts of clones in a row an image is given up.
-const MOST_FAILED_CLONES: u32 = 2;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A call that waits for an instance.
@@ -93,17 +85,6 @@ pub enum Message {
     Checkpointed { instance: Option<Box<Instance>>, result: Result<(), NodesError> },
 }
 
-/// The function's image.
-#[derive(Debug)]
-enum Image {
-    /// There is none, and none is tried before this many calls were answered.
-    None { next_after: u64 },
-    /// An instance is being checkpointed.
-    InTheMaking,
-    /// There is one.
-    There(ImageSlot),
-}
-
 /// A function, owned by its task.
 pub struct Function {
     shared: Arc<Shared>,
@@ -114,7 +95,7 @@ pub struct Function {
     served: CountGuard<String>,
     /// Counters of its calls.
     counters: FunctionCounters,
-    /// Its name in the journal.
+    /// Its name in the log.
     about: String,
     image_name: String,
     commands: UnboundedReceiver<Command>,
@@ -123,7 +104,8 @@ pub struct Function {
     inbox: UnboundedReceiver<Message>,
     outbox: UnboundedSender<Message>,
     clock: Clock,
-    scaling: Scaling,
+    /// What is known of its calls, instances and image, and what happens next to them.
+    state: farfork_scheduler::Function,
     /// Turns for starts without an image, to be used now.
     turns: Vec<Turn>,
     /// Number of turns that were asked for and have not come.
@@ -131,26 +113,11 @@ pub struct Function {
     /// The calls that wait, by number.
     waiting: BTreeMap<u64, QueuedCall>,
     next_call: u64,
-    resting: Resting,
     /// The instances that rest.
     idle: BTreeMap<u64, Box<Instance>>,
-    image: Image,
-    /// Failed starts of clones since the last success.
-    failed_clones: u32,
-    /// How many images of it could not be made since one was.
-    failed_images: u32,
+    /// The use of its image, if there is one.
+    image_slot: Option<ImageSlot>,
     code: Option<Arc<Code>>,
-    tiering: Tiering,
-    latency: RecentLatency,
-    answered: u64,
-    /// Most local memory measured of an instance, in bytes.
-    local_bytes: Option<u64>,
-    /// Most local memory measured of a clone under this tiering policy, in bytes.
-    clone_bytes: Option<(Tiering, u64)>,
-    /// Most memory measured of an instance, with pages that it shares, in bytes.
-    whole_bytes: Option<u64>,
-    /// Duration of the last start without an image, including loading the code, in microseconds.
-    cold_us: Option<u64>,
     is_gone: bool,
     /// The number of waiting calls last reported.
     reported_waiting: usize,
@@ -162,6 +129,11 @@ impl Function {
         let (sender, commands) = unbounded_channel();
         let (outbox, inbox) = unbounded_channel();
         let image_name = image::name(&action);
+        let state = farfork_scheduler::Function::new(
+            action.path(),
+            action.limits.memory_mb,
+            tiering::objective(&action.annotations),
+        );
         let function = Function {
             counters: shared.metrics.functions.counters(&action),
             about: action.path(),
@@ -175,24 +147,14 @@ impl Function {
             inbox,
             outbox,
             clock: Clock::default(),
-            scaling: Scaling::default(),
+            state,
             turns: Vec::new(),
             turns_asked: 0,
             waiting: BTreeMap::new(),
             next_call: 0,
-            resting: Resting::default(),
             idle: BTreeMap::new(),
-            image: Image::None { next_after: 0 },
-            failed_clones: 0,
-            failed_images: 0,
+            image_slot: None,
             code: None,
-            tiering: Tiering::default(),
-            latency: RecentLatency::default(),
-            answered: 0,
-            local_bytes: None,
-            clone_bytes: None,
-            whole_bytes: None,
-            cold_us: None,
             is_gone: false,
             reported_waiting: 0,
         };
@@ -217,7 +179,7 @@ impl Function {
                     None => self.is_closed = true,
                 },
                 () = sleep_until(wake) => {}
-                () = room, if self.scaling.retry_us().is_some() => self.scaling.room(),
+                () = room, if self.state.scaling().retry_us().is_some() => self.state.room(),
             }
             self.forget_ended();
             self.dispatch_calls().await;
@@ -235,17 +197,17 @@ impl Function {
 
     /// Reports waiting calls and the image to the metrics.
     fn report(&mut self) {
-        let waiting = self.scaling.waiting();
+        let waiting = self.state.scaling().waiting();
         if waiting != self.reported_waiting {
             self.counters.wait(waiting as i64 - self.reported_waiting as i64);
             self.reported_waiting = waiting;
         }
         // If this version is gone, another one reports for the function.
         if !self.is_gone {
-            self.counters.image(match self.image {
-                Image::None { .. } => snapshot::Image::None,
-                Image::InTheMaking => snapshot::Image::Making,
-                Image::There(_) => snapshot::Image::Ready,
+            self.counters.image(match self.state.image() {
+                ImageState::None { .. } => snapshot::Image::None,
+                ImageState::InTheMaking => snapshot::Image::Making,
+                ImageState::There => snapshot::Image::Ready,
             });
         }
     }
@@ -253,7 +215,7 @@ impl Function {
     /// Uses an image that an earlier run of the platform has left.
     async fn look_for_image(&mut self) {
         match self.shared.nodes.has_image(&self.image_name).await {
-            Ok(true) => self.use_image(),
+            Ok(true) => self.use_image(false),
             Ok(false) => {}
             Err(error) => tracing::warn!(about = self.about, %error, "cannot look up an image"),
         }
@@ -270,14 +232,13 @@ impl Function {
     }
 
     fn has_ended(&self) -> bool {
-        let is_quiet = self.scaling.is_quiet() && self.scaling.starting() == 0;
-        self.is_gone && self.is_closed && is_quiet
+        let scaling = self.state.scaling();
+        self.is_gone && self.is_closed && scaling.is_quiet() && scaling.starting() == 0
     }
 
     /// When to wake up without a message.
     fn wake(&self) -> Instant {
-        let due_us = self.resting.due_us().into_iter().chain(self.scaling.retry_us()).min();
-        due_us.map_or_else(|| Instant::now() + HOUR, |us| self.clock.at(us))
+        self.state.due_us().map_or_else(|| Instant::now() + HOUR, |us| self.clock.at(us))
     }
 
     fn handle(&mut self, message: Message) {
@@ -285,28 +246,24 @@ impl Function {
             Message::Evict(id) | Message::Ended(id) => {
                 self.end_idle(id);
             }
-            Message::Reclaim if self.has_image() => self.do_without_image(),
+            Message::Reclaim if self.state.has_image() => self.do_without_image(),
             Message::Reclaim => {}
-            Message::Started { result, is_clone } => {
-                self.scaling.start_ended();
-                self.started(result, is_clone);
-            }
+            Message::Started { result, is_clone } => self.started(result, is_clone),
             Message::Turn(turn) => {
                 self.turns_asked -= 1;
                 self.turns.push(turn);
             }
             Message::CallFinished { id, instance, run_us, cold_us } => {
-                self.scaling.ended(id);
-                self.cold_us = cold_us.or(self.cold_us);
-                self.call_finished(instance, run_us);
+                self.state.call_ended(self.clock.now_us(), id, run_us, cold_us);
+                self.call_finished(instance);
             }
             Message::NotSent { id, waiting } => {
                 self.waiting.insert(id, *waiting);
-                let given_up = self.scaling.not_sent(id);
+                let given_up = self.state.not_sent(id);
                 self.give_up(given_up, "its instances do not accept the call");
             }
             Message::Checkpointed { instance, result } => {
-                self.scaling.checkpointing(false);
+                self.state.checkpoint_ended();
                 self.checkpointed(result);
                 self.rest(instance);
             }
@@ -315,24 +272,17 @@ impl Function {
 
     fn enqueue(&mut self, waiting: QueuedCall) {
         let now_us = self.clock.now_us();
-        self.resting.called(now_us, self.scaling.is_quiet());
         let id = self.next_call;
         self.next_call += 1;
-        self.scaling.called(id, now_us.saturating_sub(micros(waiting.since.elapsed())));
+        let since_us = now_us.saturating_sub(micros(waiting.since.elapsed()));
+        self.state.called(now_us, id, since_us);
         self.waiting.insert(id, waiting);
     }
 
-    fn call_finished(&mut self, instance: Option<Box<Instance>>, run_us: Option<u64>) {
-        self.resting.call_ended(self.clock.now_us());
-        if let Some(run_us) = run_us {
-            self.latency.add(run_us);
-            self.answered += 1;
-        }
+    fn call_finished(&mut self, instance: Option<Box<Instance>>) {
         let Some(instance) = instance else { return };
-        if let Some(Usage { local_bytes, pool_bytes }) = self.shared.nodes.usage(instance.id) {
-            self.local_bytes = self.local_bytes.max(Some(local_bytes));
-            self.whole_bytes = self.whole_bytes.max(Some(local_bytes + pool_bytes));
-            self.note_clone(instance.tiering(), local_bytes);
+        if let Some(usage) = self.shared.nodes.usage(instance.id) {
+            self.state.measured(usage, instance.tiering());
         }
         match self.is_due(&instance) {
             true => self.checkpoint(instance),
@@ -345,7 +295,8 @@ impl Function {
     fn drop_unneeded_code(&mut self) {
         let mut idle = self.idle.values();
         let has_code = idle.all(|instance| instance.has_code());
-        if self.scaling.waiting() + self.scaling.starting() == 0 && has_code {
+        let scaling = self.state.scaling();
+        if scaling.waiting() + scaling.starting() == 0 && has_code {
             self.code = None;
         }
     }
@@ -353,25 +304,23 @@ impl Function {
     /// Dispatches calls to idle instances, and starts as many instances as are missing.
     async fn dispatch_calls(&mut self) {
         let limit = Duration::from_millis(self.action.limits.timeout_ms);
-        while let Some(id) = self.scaling.next() {
+        while let Some(id) = self.state.next() {
             let is_awaited = self.waiting.get(&id).is_some_and(|call| !call.answer.is_closed());
             // A call that may not begin any more, as the platform is ending, is left to the next
             // run.
             let Some(run) = self.shared.running.begin(limit, is_awaited) else {
-                self.scaling.drop_next();
+                self.state.drop_next();
                 self.waiting.remove(&id);
                 continue;
             };
             // The most recently used, so that the windows of others run out.
-            let taken = self.resting.take(|id| self.shared.nodes.begin_work(id));
+            let taken = self.state.send(|id| self.shared.nodes.begin_work(id));
             let Some(instance) = taken.and_then(|id| self.idle.remove(&id)) else { break };
-            self.scaling.dispatch();
             if let Some(waiting) = self.waiting.remove(&id) {
                 self.dispatch(instance, (id, waiting), run);
             }
         }
-        let is_image_made = matches!(self.image, Image::InTheMaking);
-        let lacking = self.scaling.lacking(self.clock.now_us(), is_image_made);
+        let lacking = self.state.lacking(self.clock.now_us());
         if lacking > 0 {
             self.start(lacking).await;
         }

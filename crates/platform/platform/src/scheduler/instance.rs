@@ -1,10 +1,10 @@
 //! One instance: its connection, output and calls.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use farfork_scheduler::History;
 use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
 use hyper::body::Bytes;
@@ -29,8 +29,6 @@ use crate::memory::RequestMemory;
 /// How long to wait for the reason of an exit after a lost connection. It is known when the
 /// container is gone, which takes a while on a busy machine.
 const REASON: Duration = Duration::from_secs(5);
-/// Calls whose durations are remembered.
-const RECENT: usize = 32;
 
 /// An instance. It is ended when this is dropped.
 pub struct Instance {
@@ -42,10 +40,8 @@ pub struct Instance {
     tiering: Option<Tiering>,
     /// Whether it was promoted, or is about to be.
     pub is_local: Arc<AtomicBool>,
-    /// Calls that it has answered.
-    pub calls: u64,
-    /// Durations of the last of them, in microseconds.
-    pub recent_us: VecDeque<u64>,
+    /// The calls that it has answered.
+    pub history: History,
     /// Its entry in the fleet.
     pub slot: FleetSlot,
     /// The times of its start.
@@ -130,8 +126,7 @@ impl Instance {
             kind,
             tiering: (kind != StartKind::Cold).then_some(tiering),
             is_local: Arc::default(),
-            calls: 0,
-            recent_us: VecDeque::new(),
+            history: History::default(),
             slot,
             took,
             paused,
@@ -215,18 +210,10 @@ impl Instance {
             false => self.logs.last(&mut lines).await,
         }
         if is_well {
-            self.answered(spent.run_us());
+            self.history.answered(spent.run_us());
+            self.kind = StartKind::Warm;
         }
         Some(CallOutcome { response, logs: lines.into_lines(), times, spent, is_well })
-    }
-
-    fn answered(&mut self, run_us: u64) {
-        self.calls += 1;
-        self.recent_us.push_back(run_us);
-        if self.recent_us.len() > RECENT {
-            self.recent_us.pop_front();
-        }
-        self.kind = StartKind::Warm;
     }
 
     /// Loads the code if necessary, and calls it.

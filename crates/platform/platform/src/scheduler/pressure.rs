@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfork_policy::Memory;
 use farfork_policy::occupant::OccupantId;
-use farfork_policy::reclaim::{ImageFacts, ReclaimFacts};
-use farfork_policy::relief::ReliefFacts;
-use farfork_scheduler::{Advice, ImageStats, Occupancy};
+use farfork_policy::reclaim::ImageFacts;
+use farfork_scheduler::{ImageStats, Occupancy, Reclaim, relief};
 
 use super::image;
 use super::nodes::{Claim, NodeGhosts};
@@ -48,13 +46,10 @@ pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(Claim::default(), None) {
-            let Occupancy { idle, leaving_bytes, .. } = shared.occupancy(&node.name);
-            let facts = ReliefFacts { memory: node.memory, idle, leaving_bytes };
-            let decision = shared.advisor.consider(&facts);
-            // A decision to evict nothing is not recorded.
-            if !decision.choice.is_empty() {
-                shared.advisor.record(&node.name, &facts, &decision);
-                shared.evict(&node.name, &decision.choice);
+            let occupancy = || shared.occupancy(&node.name);
+            let ids = relief(node.memory, occupancy, &node.name, &*shared.advisor);
+            if !ids.is_empty() {
+                shared.evict(&node.name, &ids);
             }
         }
     }
@@ -62,17 +57,15 @@ pub async fn relieve(shared: Arc<Shared>) {
 
 /// Removes images when the pool has no room for others.
 pub async fn reclaim(shared: Arc<Shared>) {
-    let mut kept_all = None;
+    let mut reclaim = Reclaim::default();
     loop {
         tokio::time::sleep(RECLAIM).await;
         let (pool, wanted_bytes) = (shared.nodes.pool(), shared.image_usage.take_wanted());
-        // A cheap check with one fictitious image, before all images are listed.
-        let all = ImageFacts { bytes: pool.used_bytes, ..ImageFacts::default() };
-        let facts = ReclaimFacts { pool, wanted_bytes, images: vec![all] };
-        if shared.advisor.consider(&facts).choice.is_empty() {
+        if !reclaim.is_due(pool, wanted_bytes, &*shared.advisor) {
             continue;
         }
-        for name in chosen(&shared, pool, wanted_bytes, &mut kept_all).await {
+        let Some(images) = images(&shared).await else { continue };
+        for name in reclaim.chosen(pool, wanted_bytes, images, &*shared.advisor) {
             tracing::info!(image = name, "removing an image to make room for others");
             if !shared.image_usage.give_up(&name) {
                 shared.remove_image(&name).await;
@@ -81,19 +74,13 @@ pub async fn reclaim(shared: Arc<Shared>) {
     }
 }
 
-/// The images to remove. Not decided again while the facts are those of the last decision to keep
-/// all.
-async fn chosen(
-    shared: &Arc<Shared>,
-    pool: Memory,
-    wanted_bytes: u64,
-    kept_all: &mut Option<ReclaimFacts>,
-) -> Vec<String> {
+/// The images that may be removed, if they can be listed.
+async fn images(shared: &Arc<Shared>) -> Option<Vec<ImageFacts>> {
     let listed = match shared.nodes.list_images().await {
         Ok(listed) => listed,
         Err(error) => {
             tracing::warn!(%error, "cannot list images");
-            return Vec::new();
+            return None;
         }
     };
     // Images of the operator, such as base images, must not be removed.
@@ -104,12 +91,5 @@ async fn chosen(
         let (name, bytes, nodes) = (image.name, image.bytes, image.nodes);
         ImageFacts { name, bytes, nodes, starts_per_hour, saved_us }
     });
-    let facts = ReclaimFacts { pool, wanted_bytes, images: facts.collect() };
-    // Without anything to decide, no decision is recorded.
-    if facts.images.is_empty() || kept_all.as_ref() == Some(&facts) {
-        return Vec::new();
-    }
-    let chosen = shared.advisor.decide(&"pool", &facts);
-    *kept_all = chosen.is_empty().then_some(facts);
-    chosen
+    Some(facts.collect())
 }

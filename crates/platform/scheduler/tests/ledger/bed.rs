@@ -88,7 +88,12 @@ impl Default {
 }
 
 impl Advice for Default {
-    fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
+    fn decide_if<F: Question>(
+        &self,
+        about: &dyn Display,
+        facts: &F,
+        _: impl FnOnce(&F::Choice) -> bool,
+    ) -> F::Choice {
         self.about.borrow_mut().push(format!("{} {about}", F::QUESTION));
         F::policy(&self.policies).decide(facts).choice
     }

@@ -34,6 +34,33 @@ fn a_pool_that_others_may_write_to_is_refused_and_a_new_one_is_not_left_so() {
 }
 
 #[test]
+fn a_pool_with_a_directory_of_others_is_refused() {
+    let place = Place::plain();
+    publish(&place.pool(), 1, 7);
+    for name in ["images", "names", "tables", "users", "nodes", "new", "removed"] {
+        let path = place.path().join(name);
+        if !path.exists() {
+            fs::create_dir(&path).unwrap();
+        }
+        let allow = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let is_refused = || {
+            let error = Pool::open(&place.path()).unwrap_err();
+            assert!(matches!(error, PoolError::ExposedRoom { .. }), "{name}: {error}");
+            assert!(error.to_string().contains("chmod 700"), "{error}");
+        };
+        allow(0o777);
+        is_refused();
+        allow(0o700);
+        if is_root() {
+            lchown(&path, Some(OTHER), None).unwrap();
+            is_refused();
+            lchown(&path, Some(0), None).unwrap();
+        }
+        Pool::open(&place.path()).unwrap();
+    }
+}
+
+#[test]
 fn a_pool_of_another_user_is_used_only_if_that_user_is_trusted() {
     if !is_root() {
         return;

@@ -195,3 +195,29 @@ fn what_lies_among_the_tables_and_is_none_goes_with_a_check() {
     pool.remove(cid).unwrap();
     assert_eq!(place.list("tables"), [""; 0]);
 }
+
+#[test]
+fn the_order_of_accesses_grows_and_ends_with_its_epoch() {
+    let place = Place::new();
+    let pool = place.pool();
+    let cid = publish(&pool, 1, 7);
+    assert_eq!(pool.access_order(cid).unwrap(), [0; 0]);
+    pool.add_access_order(cid, &[7, 3, 7]).unwrap();
+    pool.add_access_order(cid, &[3, 1]).unwrap();
+    assert_eq!(pool.access_order(cid).unwrap(), [7, 3, 1]);
+    assert_eq!((pool.access_tables(cid).unwrap(), pool.access_version(cid).unwrap()), (vec![], 0));
+    assert_eq!(pool.check().unwrap().findings, []);
+    pool.reset_access(cid, false).unwrap();
+    assert_eq!(pool.access_order(cid).unwrap(), [0; 0]);
+    pool.add_access_order(cid, &[5]).unwrap();
+    assert_eq!(pool.access_order(cid).unwrap(), [5]);
+    fs::write(place.path().join(format!("tables/{cid}/order")), [1; 80]).unwrap();
+    let damaged = pool.access_order(cid).unwrap_err();
+    assert!(matches!(damaged, PoolError::DamagedTables { .. }), "{damaged}");
+    assert_eq!(pool.check().unwrap().findings, [Finding::DamagedTables { cid }]);
+    assert_eq!(pool.access_order(cid).unwrap(), [0; 0]);
+    pool.add_access_order(cid, &[5]).unwrap();
+    pool.remove(cid).unwrap();
+    assert!(!place.path().join(format!("tables/{cid}")).exists());
+    assert!(matches!(pool.add_access_order(cid, &[1]), Err(PoolError::NoImage { .. })));
+}

@@ -1,5 +1,6 @@
 //! `farfork vm`: snapshots of virtual machines.
 
+mod events;
 mod files;
 mod serve;
 mod show;
@@ -58,6 +59,9 @@ pub(crate) enum Command {
     /// Fill the memory of virtual machines that restore a snapshot with Firecracker's memory backend
     /// Uffd. Prints the path of the socket when monitors can connect. The first SIGINT or SIGTERM ends it
     /// when all machines have ended, the second kills their monitors.
+    ///
+    /// A guest that is loaded paused and resumed when its machine is filled does not wait for pages that
+    /// earlier machines needed.
     Serve {
         #[command(flatten)]
         pool: PoolArg,
@@ -73,6 +77,10 @@ pub(crate) enum Command {
         /// Record nothing.
         #[arg(long)]
         no_record: bool,
+        /// Print one JSON document for each event on stdout, in place of lines on stderr. "event" is
+        /// listening, started, filled, ended, refused, failed, replaced, stopping or killed.
+        #[arg(long)]
+        json: bool,
     },
     /// Serve what another process holds. farfork vm serve starts it.
     #[command(name = serve::SERVER, hide = true)]
@@ -88,13 +96,13 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         Command::Export { pool, image, snapshot, memfile } => {
             files::export(&pool.open()?, image, snapshot, memfile)?;
         }
-        Command::Serve { pool, image, socket, record, no_record } => {
+        Command::Serve { pool, image, socket, record, no_record, json } => {
             let record = match (record, no_record) {
                 (true, _) => Record::All,
                 (_, true) => Record::Nothing,
                 _ => Record::First,
             };
-            return serve::run(&pool.open()?, image, socket, record);
+            return serve::run(&pool.open()?, image, socket, record, *json);
         }
         Command::ServePages => return serve::serve_pages(),
         Command::Show { pool, image, json } => show::run(&pool.open()?, image, *json)?,

@@ -25,6 +25,17 @@ pub enum Event {
         /// Bytes of its regions.
         bytes: u64,
     },
+    /// The pages that earlier machines needed are there: a guest that is resumed now does not wait for them.
+    Filled {
+        /// Its number.
+        machine: u64,
+        /// The monitor.
+        pid: Option<i32>,
+        /// How many there are; not counted are those that a server filled that was killed.
+        pages: u64,
+        /// Since the machine was handed over.
+        took: Duration,
+    },
     /// A machine has ended.
     Ended {
         /// Its number.
@@ -85,6 +96,10 @@ impl fmt::Display for Event {
             Event::Listening { path } => write!(f, "listening at {}", path.display()),
             Event::Started { machine, pid, bytes } => {
                 write!(f, "machine {machine} ({}) started: {} MiB", monitor(pid), bytes >> 20)
+            }
+            Event::Filled { machine, pid, pages, took } => {
+                let (monitor, took) = (monitor(pid), took.as_secs_f64() * 1e3);
+                write!(f, "machine {machine} ({monitor}) is filled: {pages} pages in {took:.1} ms")
             }
             Event::Ended { machine, pid, counters } => {
                 write!(f, "machine {machine} ({}) ended: {counters}", monitor(pid))

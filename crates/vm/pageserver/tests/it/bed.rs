@@ -99,7 +99,7 @@ impl Bed {
     }
 
     /// Serves machines that get these pages first.
-    pub fn serve_with(&self, record: Record, known: Vec<u64>) -> Serving {
+    pub fn serve_with(&self, record: Record, known: Vec<u32>) -> Serving {
         Serving::start(&self.pool, self.cid, self.path("socket"), (record, known))
     }
 
@@ -137,7 +137,7 @@ pub struct Serving {
     servers: Arc<Mutex<Vec<u32>>>,
     is_failing: Arc<AtomicBool>,
     /// What was recorded, by machines.
-    pub recorded: Arc<Mutex<Vec<Vec<u64>>>>,
+    pub recorded: Arc<Mutex<Vec<Vec<u32>>>>,
     stops: UnixStream,
     events: Receiver<Event>,
     holder: Option<JoinHandle<Result<(), String>>>,
@@ -149,7 +149,7 @@ impl Serving {
         pool: &Pool,
         cid: Cid,
         socket: PathBuf,
-        (record, known): (Record, Vec<u64>),
+        (record, known): (Record, Vec<u32>),
     ) -> Serving {
         let _watchdog = Watchdog::start();
         let recorded = Arc::new(Mutex::new(Vec::new()));
@@ -215,6 +215,14 @@ impl Serving {
     pub fn ended(&self) -> Counters {
         self.wait(|event| match event {
             Event::Ended { counters, .. } => Some(*counters),
+            _ => None,
+        })
+    }
+
+    /// Waits until a machine's hot pages are there; how many a server has filled.
+    pub fn filled(&self) -> u64 {
+        self.wait(|event| match event {
+            Event::Filled { pages, .. } => Some(*pages),
             _ => None,
         })
     }

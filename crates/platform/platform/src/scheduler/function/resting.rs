@@ -1,7 +1,6 @@
 //! Idle instances: how long they stay, and when they are frozen.
 
-use farfork_policy::placement::NodeFacts;
-use farfork_scheduler::RestEffect;
+use farfork_scheduler::{AboutToRest, NodeLoad, RestEffect};
 
 use super::Function;
 use crate::scheduler::instance::Instance;
@@ -11,43 +10,45 @@ impl Function {
     pub(super) fn rest(&mut self, instance: Option<Box<Instance>>) {
         let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
         let node = self.node(&instance.slot.node);
-        let memory = node.as_ref().map(|node| node.memory).unwrap_or_default();
+        let about_to_rest = AboutToRest {
+            calls: instance.history.calls,
+            reads_from_pool: instance.reads_from_pool(),
+        };
         let advisor = &*self.shared.advisor;
-        let window_ms = self.resting.window_ms(memory, self.has_image(), &self.about, advisor);
-        let freeze_after = advisor.freeze_after();
-        if let Some(node) = node.filter(|_| window_ms > 0 && !self.is_gone) {
+        let window = self.state.window(about_to_rest, node, self.is_gone, advisor);
+        if window.promotes {
             // While it counts as busy, room for what it may take is set aside.
-            self.promote(&instance, &node);
+            self.promote(&instance);
         }
         self.shared.nodes.end_work(instance.id);
         let (now_us, id) = (self.clock.now_us(), instance.id);
-        let calls = self.resting.rest(now_us, id, window_ms, super::micros(freeze_after));
-        instance.slot.set_idle(Some(calls), self.local_bytes);
+        let freeze_after_us = super::micros(self.shared.advisor.freeze_after());
+        let calls = self.state.rest(now_us, id, window, freeze_after_us);
+        instance.slot.set_idle(Some(calls), self.state.local_bytes());
         self.idle.insert(id, instance);
     }
 
-    /// The current facts of a node, if it answers.
-    fn node(&self, name: &str) -> Option<NodeFacts> {
-        let nodes = self.shared.nodes.nodes(self.claim(), None);
-        nodes.into_iter().find(|found| found.name == name)
+    /// The current load of a node, if it answers.
+    fn node(&self, name: &str) -> Option<NodeLoad> {
+        let nodes = self.shared.nodes.nodes(self.state.claim(), None);
+        nodes.iter().find(|found| found.name == name).map(NodeLoad::from)
     }
 
     /// Ends an instance if it is idle.
     pub(super) fn end_idle(&mut self, id: u64) {
-        self.resting.forget(id);
+        self.state.forget(id);
         self.idle.remove(&id);
     }
 
     pub(super) fn forget_ended(&mut self) {
         let has_ended = |id: &u64| self.idle.get(id).is_none_or(|instance| instance.has_ended());
-        let ended: Vec<u64> = self.resting.ids().filter(has_ended).collect();
+        let ended: Vec<u64> = self.state.idle().filter(has_ended).collect();
         ended.into_iter().for_each(|id| self.end_idle(id));
     }
 
     /// Ends idle instances whose window is over, and freezes those that are due.
     pub(super) fn tend_idle(&mut self) {
-        let all_end = self.is_gone && self.scaling.waiting() == 0;
-        for effect in self.resting.tend(self.clock.now_us(), all_end) {
+        for effect in self.state.tend(self.clock.now_us(), self.is_gone) {
             match effect {
                 RestEffect::End(id) => drop(self.idle.remove(&id)),
                 RestEffect::Freeze(id) => {

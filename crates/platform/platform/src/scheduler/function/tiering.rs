@@ -1,53 +1,17 @@
-//! Tiering policies of starting instances, and promotion of running ones.
+//! Promotion of running instances, and objectives.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farfork_policy::placement::NodeFacts;
-use farfork_policy::tiering::{Objective, TieringFacts};
-use farfork_scheduler::Advice;
-use farfork_types::Tiering;
+use farfork_policy::tiering::Objective;
 
 use super::Function;
 use crate::api::Parameters;
 use crate::scheduler::instance::Instance;
 
 impl Function {
-    /// The tiering policy for an instance that starts on a node.
-    pub(super) fn tiering_on(&mut self, node: Option<&NodeFacts>) -> Tiering {
-        if let Some(node) = node {
-            self.tiering = self.decide_tiering(node);
-        }
-        self.tiering
-    }
-
-    fn decide_tiering(&self, node: &NodeFacts) -> Tiering {
-        let facts = TieringFacts {
-            current: self.tiering,
-            latency: self.latency.latency(),
-            objective: objective(&self.action.annotations),
-            memory: node.memory,
-            pool_busy_permille: node.pool_busy_permille,
-        };
-        let advisor = &self.shared.advisor;
-        advisor.decide(&self.about, &facts)
-    }
-
-    /// Promotes an idle instance that reads from the pool, if a new instance would start with local
-    /// copies: a function near its objective need not wait until one has to start.
-    pub(super) fn promote(&mut self, instance: &Instance, node: &NodeFacts) {
-        let may_change = self.tiering != Tiering::Mow
-            || objective(&self.action.annotations) != Objective::default();
-        // An instance without calls has touched nothing. Without anything to decide, no decision is
-        // recorded.
-        if !may_change || instance.calls == 0 || !instance.reads_from_pool() {
-            return;
-        }
-        // Without `hybrid` here, the function's policy stays: other nodes may have room.
-        if self.decide_tiering(node) != Tiering::Hybrid {
-            return;
-        }
-        self.tiering = Tiering::Hybrid;
+    /// Promotes an idle instance that reads from the pool.
+    pub(super) fn promote(&self, instance: &Instance) {
         let is_local = Arc::clone(&instance.is_local);
         is_local.store(true, Ordering::Relaxed);
         let (about, promoting) = (self.about.clone(), self.shared.nodes.promote(instance.id));
@@ -66,7 +30,7 @@ impl Function {
 }
 
 /// The objective in an action's annotations, which are in milliseconds.
-fn objective(annotations: &Parameters) -> Objective {
+pub(super) fn objective(annotations: &Parameters) -> Objective {
     let us = |key: &str| {
         let ms = annotations.get(key)?.as_f64().filter(|ms| *ms > 0.0)?;
         Some((ms * 1000.0) as u64)

@@ -6,7 +6,11 @@
 //!            ▲                                │
 //!            └── the database was opened again ┘
 //! ```
+//! A namespace may take as much of the queue as it leaves free for all (dynamic thresholds, Choudhury and Hahne 1998):
+//! one alone gets half of it, and each of two a third. So none keeps another's records out. Logs may take half as much, so
+//! that they are dropped before records are.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::Durability;
@@ -14,9 +18,12 @@ use redb::Durability;
 use crate::api::{Activation, ActivationId, Name};
 
 /// Longest queue while the database does not accept writes.
-const MOST: usize = 10_000;
+const MOST: u64 = 10_000;
 /// Most bytes of it: it may have to outlast a disk that is full for days.
 const MOST_BYTES: u64 = 256 << 20;
+/// What stands for the logs of an activation that has only room without them.
+const DROPPED: &str =
+    "farfork: the logs were dropped: too many records of this namespace wait for the disk";
 
 /// Activations that wait to be written.
 #[derive(Debug, Default)]
@@ -30,7 +37,22 @@ pub struct FinishedQueue {
 #[derive(Debug, Default)]
 struct Batch {
     all: Vec<Activation>,
+    taken: Taken,
+    by_namespace: BTreeMap<Name, Taken>,
+}
+
+/// What activations take of the queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    count: u64,
     bytes: u64,
+}
+
+impl Taken {
+    fn add(&mut self, other: Taken) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Activations in the database that are lost if it is opened again.
@@ -42,13 +64,32 @@ struct Unflushed {
 }
 
 impl Batch {
-    fn has_room(&self, bytes: u64) -> bool {
-        self.all.len() < MOST && self.bytes + bytes <= MOST_BYTES
+    fn has_room(&self, more: Taken) -> bool {
+        self.taken.count + more.count <= MOST && self.taken.bytes + more.bytes <= MOST_BYTES
+    }
+
+    /// Whether this namespace may take so much more of it; half as much `with_logs`.
+    fn has_room_for(&self, namespace: &Name, more: Taken, with_logs: bool) -> bool {
+        let own = self.by_namespace.get(namespace).copied().unwrap_or_default();
+        let parts = if with_logs { 2 } else { 1 };
+        let fits = |own, more, taken, most| (own + more) * parts <= most - taken;
+        self.has_room(more)
+            && fits(own.count, more.count, self.taken.count, MOST)
+            && fits(own.bytes, more.bytes, self.taken.bytes, MOST_BYTES)
+    }
+
+    fn push(&mut self, activation: Activation, taken: Taken) {
+        self.taken.add(taken);
+        self.by_namespace.entry(activation.namespace.clone()).or_default().add(taken);
+        self.all.push(activation);
     }
 
     fn append(&mut self, mut other: Batch) {
         self.all.append(&mut other.all);
-        self.bytes += other.bytes;
+        self.taken.add(other.taken);
+        for (namespace, taken) in other.by_namespace {
+            self.by_namespace.entry(namespace).or_default().add(taken);
+        }
     }
 
     fn find(&self, namespace: &Name, id: ActivationId) -> Option<&Activation> {
@@ -57,21 +98,26 @@ impl Batch {
     }
 }
 
-/// About the bytes of an activation in memory.
-fn size(activation: &Activation) -> u64 {
+/// About what an activation takes in memory.
+fn size(activation: &Activation) -> Taken {
     let lines = activation.logs.iter().map(|line| (line.len() + size_of::<String>()) as u64);
     let result = activation.response.result.text().len() as u64;
-    size_of::<Activation>() as u64 + lines.sum::<u64>() + result
+    Taken { count: 1, bytes: size_of::<Activation>() as u64 + lines.sum::<u64>() + result }
 }
 
 impl FinishedQueue {
-    /// Adds an activation; returns false if the queue is full.
-    pub fn add(&self, activation: Activation) -> bool {
-        let bytes = size(&activation);
+    /// Adds an activation, without its logs where only that has room; returns false if not even that has.
+    pub fn add(&self, mut activation: Activation) -> bool {
         let mut waiting = self.waiting();
-        let has_room = waiting.has_room(bytes);
+        let mut taken = size(&activation);
+        let (namespace, has_logs) = (activation.namespace.clone(), !activation.logs.is_empty());
+        if has_logs && !waiting.has_room_for(&namespace, taken, true) {
+            activation.logs = vec![DROPPED.to_owned()];
+            taken = size(&activation);
+        }
+        let has_room = waiting.has_room_for(&namespace, taken, false);
         if has_room {
-            waiting.append(Batch { all: vec![activation], bytes });
+            waiting.push(activation, taken);
         }
         has_room
     }
@@ -96,7 +142,7 @@ impl FinishedQueue {
             return Ok(());
         }
         // What is unflushed takes memory, too.
-        let is_durable = is_durable || !unflushed.batch.has_room(some.bytes);
+        let is_durable = is_durable || !unflushed.batch.has_room(some.taken);
         let durability = if is_durable { Durability::Immediate } else { Durability::None };
         if let Err(error) = write(&some.all, durability) {
             let mut waiting = self.waiting();
@@ -165,22 +211,36 @@ mod tests {
         assert_eq!(seen, [vec![1, 2, 3], vec![]]);
     }
 
-    #[test]
-    fn the_queue_is_bounded() {
-        let finished = FinishedQueue::default();
-        assert!((0..MOST).all(|id| finished.add(activation(id as u128))));
-        assert!(!finished.add(activation(0)));
-        finished.write(0, Durability::Immediate, |_, _| Ok::<_, ()>(())).unwrap();
-        assert!(finished.add(activation(0)));
+    fn of(namespace: &str, id: u128) -> Activation {
+        Activation { namespace: namespace.parse().unwrap(), ..activation(id) }
     }
 
     #[test]
-    fn the_bytes_of_the_queue_are_bounded() {
+    fn the_queue_is_bounded_and_none_keeps_others_out() {
         let finished = FinishedQueue::default();
-        let large = || Activation { logs: vec!["x".repeat(32 << 20)], ..activation(1) };
-        let most = (0..9).take_while(|_| finished.add(large())).count();
-        assert_eq!(most, 7);
-        assert!(finished.add(activation(2)), "a small one has room");
+        let of = |namespace, id| Activation { logs: Vec::new(), ..of(namespace, id) };
+        let added = |namespace| {
+            (0..u128::from(MOST)).take_while(|id| finished.add(of(namespace, *id))).count()
+        };
+        assert_eq!([added("a"), added("b"), added("c"), added("a")], [5000, 2500, 1250, 0]);
+        finished.write(0, Durability::Immediate, |_, _| Ok::<_, ()>(())).unwrap();
+        assert_eq!(added("b"), 5000);
+    }
+
+    #[test]
+    fn the_bytes_of_the_queue_are_bounded_and_logs_go_first() {
+        let finished = FinishedQueue::default();
+        let large = |namespace| Activation { logs: vec!["x".repeat(32 << 20)], ..of(namespace, 1) };
+        for namespace in ["a", "a", "a", "b"] {
+            assert!(finished.add(large(namespace)));
+        }
+        let mut lines = Vec::new();
+        let see = |all: &[Activation], _| {
+            lines.extend(all.iter().map(|one| one.logs[0].len() >> 20));
+            Ok::<_, ()>(())
+        };
+        finished.write(0, Durability::Immediate, see).unwrap();
+        assert_eq!(lines, [32, 32, 0, 32]);
     }
 
     #[test]
