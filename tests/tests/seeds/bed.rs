@@ -111,6 +111,17 @@ impl Bed {
             .map_err(|_| Trouble::during("farfork wait", farfork::text(&output)))
     }
 
+    /// Keys of handles that lie on the node where clones start.
+    pub fn keys_away(&self) -> Outcome<usize> {
+        let places = self.nodes.run_directory(AWAY).join("far");
+        let failed = |error| Trouble::during("looking for keys", error);
+        let mut keys = 0;
+        for place in std::fs::read_dir(places).map_err(failed)?.flatten() {
+            keys += std::fs::read_dir(place.path().join("keys")).map_or(0, Iterator::count);
+        }
+        Ok(keys)
+    }
+
     /// What the keeper of a seed reports; null if there is none.
     pub fn status(&self, seed: &Seed) -> Outcome<Value> {
         let all = self.json(HOME, &["seeds", "--json"])?;

@@ -1,6 +1,7 @@
 //! Seeds: a process is prepared on one node, and its clones start on another, which has no pool.
 
 mod bed;
+mod node;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,12 +19,12 @@ type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [Case; 13] = [
+    let all: [Case; 15] = [
         ("c_program", c_program),
         ("looked_at_in_its_copy", looked_at_in_its_copy),
         ("python", python),
         ("fetched_as_asked", fetched_as_asked),
-        ("renewed", renewed),
+        ("renewed", node::renewed),
         ("invisible_to_its_parent", invisible_to_its_parent),
         ("handles", handles),
         ("second_hop", second_hop),
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         ("parent_killed", parent_killed),
         ("shadow_and_keeper_killed", shadow_and_keeper_killed),
         ("command_killed", command_killed),
+        ("one_mount", node::one_mount),
+        ("wrong_key_beside_clones", node::wrong_key_beside_clones),
     ];
     for (name, run) in all {
         tests.add(format!("seeds::{name}"), missing(), run);
@@ -150,26 +153,6 @@ fn fetched_as_asked() -> Outcome {
     for more in [&["--prefetch", "1"][..], &["--eager"], &["--no-cache"]] {
         bed.resume(&seed, more)?.must_pass()?;
     }
-    parent.must_pass()
-}
-
-/// A seed lives as long as it is renewed, from either node, and not longer.
-fn renewed() -> Outcome {
-    let bed = Bed::set("renewed")?;
-    let mut parent = bed.parent(&memory())?;
-    let seed = bed.prepare(&parent, &["--expires", "2"])?;
-    let renew = ["seeds", "renew", "--json", &seed.handle, "--expires"];
-    let report = bed.json(AWAY, &[&renew[..], &["3600"]].concat())?;
-    let before = seed.report["expires_unix_s"].as_u64().unwrap_or(u64::MAX - 3000);
-    let after = report["expires_unix_s"].as_u64().unwrap_or_default();
-    demand(after > before + 3000, "an hour", &report)?;
-    std::thread::sleep(Duration::from_millis(2500));
-    bed.resume(&seed, &["--no-prefetch"])?.must_pass()?;
-    bed.json(HOME, &[&renew[..], &["0"]].concat())?;
-    testbed::eventually("the seed ends", || Ok(bed.status(&seed)?["state"] != "open"))?;
-    let said = bed.refused(AWAY, &[&renew[..], &["60"]].concat(), 1)?;
-    let is_known = ["it has expired", "cannot reach", "does not know"];
-    demand(is_known.iter().any(|known| said.contains(known)), "a refusal", &said)?;
     parent.must_pass()
 }
 

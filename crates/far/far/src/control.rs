@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::FarError;
+use crate::source::SourceAt;
 
 /// A far process that does not answer hangs: each read of it has a deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,6 +26,9 @@ pub enum Ask {
         image: String,
         /// Whether pages are fetched in advance.
         prefetch: bool,
+        /// The serving node, if it is not that of all images of the mount.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<SourceAt>,
     },
     /// What the far process has done.
     Status,
@@ -55,7 +59,7 @@ pub enum Answer {
 /// What a far process has done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// The serving node.
+    /// The serving node of all images; "several nodes" if each image has one of its own.
     pub source: String,
     /// Pid of the far process, as it sees itself.
     pub pid: u32,
@@ -74,6 +78,8 @@ pub struct Status {
 pub struct ImageStatus {
     /// 32 hexadecimal digits.
     pub cid: String,
+    /// The serving node.
+    pub source: String,
     /// Length of its file.
     pub bytes: u64,
     /// Bytes that were fetched from the serving node.

@@ -12,6 +12,7 @@ use farfork_types::Cid;
 use crate::error::FarError;
 use crate::keyfile::key_at;
 use crate::place::Place;
+use crate::source::SourceAt;
 use crate::start;
 
 /// A program (farfork) and its arguments, as a process that mounts a source at `place`.
@@ -22,19 +23,31 @@ pub fn mount_command(
     node: &FarNode,
     idle_s: Option<u64>,
 ) -> Vec<OsString> {
+    let source = SourceAt { address: node.address.clone(), key: node.key.clone() };
+    mount_command_of(program, name, place, Some(&source), node.deadline_ms, idle_s)
+}
+
+/// The same; without `source`, each image has a node of its own, which is named when the image is looked for.
+pub fn mount_command_of(
+    program: &Path,
+    name: &str,
+    place: &Place,
+    source: Option<&SourceAt>,
+    deadline_ms: u64,
+    idle_s: Option<u64>,
+) -> Vec<OsString> {
     let mut command: Vec<OsString> = vec![
         program.into(),
         "far".into(),
         name.into(),
         "--place".into(),
         place.directory().into(),
-        "--source".into(),
-        node.address.clone().into(),
-        "--key".into(),
-        node.key.clone().into(),
         "--deadline-ms".into(),
-        node.deadline_ms.to_string().into(),
+        deadline_ms.to_string().into(),
     ];
+    if let Some(SourceAt { address, key }) = source {
+        command.extend(["--source".into(), address.into(), "--key".into(), key.into()]);
+    }
     if let Some(idle_s) = idle_s {
         command.extend(["--idle-s".into(), idle_s.to_string().into()]);
     }

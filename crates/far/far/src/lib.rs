@@ -6,7 +6,7 @@
 //!    server ── regions ◄── tcp ────────── source ─► filesystem ─► DIR/images/CID    (FUSE)
 //!    pools     catalog                     control     failures    ▲ maps: clones   ▲ reads: prefetch
 //! ```
-//! Vocabulary: a *source* is a serving node. The *holder* mounts the file system and keeps its
+//! Vocabulary: a *source* is a serving node: one for all images of a mount, or one for each image. The *holder* mounts the file system and keeps its
 //! device; the *far process* reads from the source and answers. The *far pool* is a pool directory of the node whose `images` is that file system: all that the agent knows of
 //! pools holds for it, and what is learnt about an image lies beside it.
 //!
@@ -30,11 +30,13 @@ pub mod protocol;
 mod request_timeout;
 mod server;
 mod source;
+mod sources;
 pub mod start;
 pub mod window;
 
 pub use error::FarError;
-pub use far_side::{mount_command, open_far_side};
+pub use far_side::{mount_command, mount_command_of, open_far_side};
 pub use keyfile::{key_at, key_from, new_key_at, write_key_at};
 pub use mount::{FarProcessSettings, run_far_process};
 pub use server::FarServer;
+pub use source::SourceAt;

@@ -1,5 +1,6 @@
 //! The far process: answers the requests of the file system and those of commands.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,17 +22,20 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use crate::control::{Answer, Ask, ImageStatus, Status, write_line};
 use crate::error::FarError;
 use crate::failures::Recorder;
-use crate::filesystem::FarImages;
+use crate::filesystem::{FarImages, ROOT};
 use crate::place::Place;
 use crate::prefetch;
 use crate::protocol::PageRange;
 use crate::request_timeout;
-use crate::source::{Cause, FarImage, Source};
+use crate::source::{Cause, FarImage, SourceAt};
+use crate::sources::Sources;
 use crate::start;
 
 /// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.
 const THREADS: usize = 32;
-/// How often an idle far process looks whether it can go.
+/// How long an image that has a node of its own is kept after its last use.
+const IMAGE_IDLE: Duration = Duration::from_secs(3);
+/// How often a far process looks whether it, or an image, can go.
 const LOOK: Duration = Duration::from_millis(500);
 /// The largest request or answer: 256 pages and what stands before them.
 const BUFFER_BYTES: usize = 257 * PAGE_BYTES as usize;
@@ -39,10 +43,8 @@ const BUFFER_BYTES: usize = 257 * PAGE_BYTES as usize;
 pub struct FarProcessSettings {
     /// Where it is mounted.
     pub place: Place,
-    /// Address of the serving node.
-    pub address: String,
-    /// File of the key that both have.
-    pub key: PathBuf,
+    /// The serving node of all images. Without it, each image has one of its own.
+    pub source: Option<SourceAt>,
     /// After so long a read that is not answered fails.
     pub deadline: Duration,
     /// After so long without a clone and without a search it unmounts and exits.
@@ -70,9 +72,9 @@ struct FarProcess {
 pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result<(), FarError> {
     // Without the holder the device would stay open, and requests would wait that no process answers.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let FarProcessSettings { place, address, key, deadline, idle, prefetch } = settings;
-    let source = Source::new(&address, key, deadline);
-    let images = FarImages::new(source, Recorder::new(&place.pool()), place.known());
+    let FarProcessSettings { place, source, deadline, idle, prefetch } = settings;
+    let sources = Sources::new(source.as_ref(), deadline);
+    let images = FarImages::new(sources, Recorder::new(&place.pool()), place.known());
     let images = Arc::new(images);
     let mounted = place.images();
     let failed = || FarError::io("answer requests for", &mounted);
@@ -86,10 +88,10 @@ pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result
     answer_kernel(&device, &images, takes_over, limit_s).map_err(failed())?;
     let (begun, asked) = (Mutex::default(), Mutex::new(Instant::now()));
     let far = Arc::new(FarProcess { images, place, prefetch, begun, asked });
-    if let Some(idle) = idle {
+    {
         let far = Arc::clone(&far);
         let thread = std::thread::Builder::new().name("far-idle".to_owned());
-        thread.spawn(move || far.exit_when_idle(idle)).map_err(failed())?;
+        thread.spawn(move || far.look_for_idle(&device, idle)).map_err(failed())?;
     }
     far.answer_commands(&listener);
     Ok(())
@@ -189,13 +191,32 @@ impl FarProcess {
         }
     }
 
-    /// A file system that clones use cannot be unmounted.
-    fn exit_when_idle(&self, idle: Duration) {
+    /// Lets go of images, and of the mount, that have not been used for a while. A file system that clones
+    /// use cannot be unmounted.
+    fn look_for_idle(&self, device: &File, idle: Option<Duration>) {
+        let server = Server::new(Arc::clone(&self.images));
         loop {
             std::thread::sleep(LOOK);
             let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            if asked.elapsed() > idle && self.stop().is_ok() {
+            if idle.is_some_and(|idle| asked.elapsed() > idle) && self.stop().is_ok() {
                 std::process::exit(0);
+            }
+            self.forget_idle_images(device, &server);
+        }
+    }
+
+    fn forget_idle_images(&self, device: &File, server: &Server<Arc<FarImages>>) {
+        let gone = self.images.forget_idle(IMAGE_IDLE).unwrap_or_else(|error| {
+            eprintln!("farfork: cannot note images: {}", words::of(&error));
+            Vec::new()
+        });
+        for cid in gone {
+            self.begun.lock().unwrap_or_else(PoisonError::into_inner).retain(|begun| *begun != cid);
+            let mut message = [0; 256];
+            let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut message);
+            if let (Ok(writer), Ok(name)) = (writer, CString::new(cid.to_string())) {
+                // The kernel may have forgotten it by itself.
+                let _ = server.notify_inval_entry(writer, ROOT, &name);
             }
         }
     }
@@ -209,25 +230,24 @@ impl FarProcess {
         Ok(())
     }
 
-    fn find(&self, image: &str) -> Result<(u64, Arc<FarImage>), Cause> {
+    fn find(&self, image: &str, source: Option<&SourceAt>) -> Result<Arc<FarImage>, Cause> {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.images.find(image)
+        self.images.find(image, source)
     }
 
     fn answer(&self, ask: Ask) -> Answer {
         match ask {
-            Ask::Find { image, prefetch } => match self.find(&image) {
-                Ok((_, image)) => {
+            Ask::Find { image, prefetch, source } => match self.find(&image, source.as_ref()) {
+                Ok(image) => {
                     if prefetch {
                         self.begin_prefetch(&image);
                     }
                     Answer::Found { cid: image.cid.to_string() }
                 }
                 Err(cause) => {
-                    let source = self.images.source.name();
-                    Answer::Failed {
-                        why: format!("cannot find image {image} at {source}: {cause}"),
-                    }
+                    let known = || self.images.sources.name();
+                    let at = source.map_or_else(known, |at| format!("tcp://{}", at.address));
+                    Answer::Failed { why: format!("cannot find image {image} at {at}: {cause}") }
                 }
             },
             Ask::Status => Answer::Status(self.status()),
@@ -238,11 +258,12 @@ impl FarProcess {
     fn status(&self) -> Status {
         let image = |image: &Arc<FarImage>| ImageStatus {
             cid: image.cid.to_string(),
+            source: image.source.name(),
             bytes: image.bytes,
             fetched_bytes: image.fetched_bytes.load(Ordering::Relaxed),
         };
         Status {
-            source: self.images.source.name(),
+            source: self.images.sources.name(),
             pid: std::process::id(),
             holder_pid: getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned()),
             reads: self.images.reads.load(Ordering::Relaxed),
@@ -259,7 +280,7 @@ impl FarProcess {
         }
         begun.push(image.cid);
         drop(begun);
-        let known = self.images.source.pages(image.cid).unwrap_or_default();
+        let known = image.source.pages(image.cid).unwrap_or_default();
         let ranges = worth(known, image.bytes.div_ceil(PAGE_BYTES));
         if let Err(error) = self.start_prefetch(image, &ranges) {
             eprintln!("farfork: cannot prefetch image {}: {}", image.cid, words::of(&error));

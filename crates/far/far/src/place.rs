@@ -6,6 +6,7 @@
 //!    socket                 what the far process listens at
 //!    log                    what it prints
 //!    known                  the images that the mount has
+//!    keys/                  keys of nodes that were named for one image
 //!    pool/                  a pool; pool/images is the mounted file system
 //! ```
 
@@ -58,6 +59,11 @@ impl Place {
     /// Where the far process listens.
     pub fn socket(&self) -> PathBuf {
         self.0.join("socket")
+    }
+
+    /// Where keys of nodes lie that are named for one image. They go with the image.
+    pub fn keys(&self) -> PathBuf {
+        self.0.join("keys")
     }
 
     /// What images the mount has.

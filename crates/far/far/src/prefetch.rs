@@ -17,6 +17,8 @@ use crate::protocol::PageRange;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Reads at once.
 const THREADS: usize = 4;
+/// Most descriptors of seeds have less.
+const FRONT_BYTES: u64 = 128 << 10;
 /// The most that is fetched of an image in advance.
 pub const LIMIT_BYTES: u64 = 1 << 30;
 
@@ -45,6 +47,17 @@ pub fn run_whole(path: &Path, bytes: u64) -> Result<(), FarError> {
     let advised = fadvise(&file, 0, None, Advice::Random);
     advised.map_err(|errno| FarError::io("fetch", path)(errno.into()))?;
     fetch(&file, &pieces(&[(0, bytes.div_ceil(PAGE_BYTES))])).map_err(FarError::io("fetch", path))
+}
+
+/// Reads what a start of a clone reads first of the image at `path`. It came by the read that found the image:
+/// nothing is fetched for it, and the clone's start does not wait for it.
+///
+/// # Errors
+/// The image cannot be opened or read.
+pub fn run_front(path: &Path) -> Result<(), FarError> {
+    let file = File::open(path).map_err(FarError::io("open", path))?;
+    let mut into = vec![0; FRONT_BYTES as usize];
+    file.read_at(&mut into, 0).map(drop).map_err(FarError::io("read", path))
 }
 
 /// The lines that [`run`] reads.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
 use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment};
 use farfork_types::{Cid, PAGE_BYTES};
+use serde::{Deserialize, Serialize};
 
 use crate::keyfile::key_at;
 use crate::protocol::{self, Found, PageRange, Question};
@@ -23,6 +24,15 @@ const FRONT_BYTES: u64 = 256 << 10;
 
 /// Why a read failed, in words.
 pub type Cause = String;
+
+/// A serving node, for commands that name it with each image.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SourceAt {
+    /// Its address.
+    pub address: String,
+    /// File of the key that both have. A file that lies in the directory of the mount goes with the image.
+    pub key: PathBuf,
+}
 
 /// A serving node.
 pub struct Source {
@@ -61,14 +71,22 @@ pub struct FarImage {
     front: Vec<u8>,
     /// Its key, and the number of the connection that the key is for.
     key: Mutex<(u64, RegionKey)>,
+    /// Where it is read from.
+    pub source: Arc<Source>,
 }
 
 impl FarImage {
     /// An image that was found before. Its key is asked for when it is read.
-    pub fn known(cid: Cid, bytes: u64, modified_unix_ns: u64, first_page: Vec<u8>) -> FarImage {
+    pub fn known(
+        source: Arc<Source>,
+        cid: Cid,
+        bytes: u64,
+        modified_unix_ns: u64,
+        first_page: Vec<u8>,
+    ) -> FarImage {
         let key = Mutex::new((0, RegionKey::from_bytes(&[0; RegionKey::BYTES])));
         let (fetched_bytes, front) = (AtomicU64::new(0), Vec::new());
-        FarImage { cid, bytes, modified_unix_ns, fetched_bytes, first_page, front, key }
+        FarImage { cid, bytes, modified_unix_ns, fetched_bytes, first_page, front, key, source }
     }
 
     /// Its beginning.
@@ -96,10 +114,27 @@ enum Failed {
 }
 
 impl Source {
-    /// A source at this address. Each read and call ends within `deadline`.
-    pub fn new(address: &str, key: PathBuf, deadline: Duration) -> Source {
+    /// A source. Each read and call ends within `deadline`.
+    pub fn new(at: &SourceAt, deadline: Duration) -> Source {
+        let SourceAt { address, key } = at.clone();
         let (link, failed) = (Mutex::default(), Mutex::default());
-        Source { address: address.to_owned(), key, deadline, link, failed }
+        Source { address, key, deadline, link, failed }
+    }
+
+    /// Where it is.
+    #[cfg(test)]
+    pub fn at(&self) -> SourceAt {
+        SourceAt { address: self.address.clone(), key: self.key.clone() }
+    }
+
+    /// Connects, if there is no connection. A command that waits for a first connection gets the reason at
+    /// once.
+    pub fn connect(&self) -> Result<(), Cause> {
+        match self.link(Instant::now() + self.deadline) {
+            Ok(_) => Ok(()),
+            Err(Failed::ForNow(cause) | Failed::Image(cause) | Failed::Source(cause)) => Err(cause),
+            Err(Failed::TooLate) => Err("no time is left".to_owned()),
+        }
     }
 
     /// As it stands in messages.
@@ -108,7 +143,7 @@ impl Source {
     }
 
     /// The image with this name or id.
-    pub fn find(&self, image: &str) -> Result<FarImage, Cause> {
+    pub fn find(self: &Arc<Self>, image: &str) -> Result<FarImage, Cause> {
         // A command asks for a new attempt.
         *locked(&self.failed) = None;
         self.within_deadline(|deadline| {
@@ -124,6 +159,7 @@ impl Source {
                 first_page: front[..front.len().min(PAGE_BYTES as usize)].to_vec(),
                 front,
                 key: Mutex::new((link.number, key)),
+                source: Arc::clone(self),
             })
         })
     }

@@ -16,6 +16,7 @@ use rustix::time::Timespec;
 use crate::control::{Answer, Ask, Status, ask};
 use crate::error::FarError;
 use crate::place::Place;
+use crate::source::SourceAt;
 
 /// How long a far process may take to mount.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +37,30 @@ pub fn status(place: &Place) -> Result<Status, FarError> {
 /// # Errors
 /// As with [`ask`]; the source cannot be reached, or has no such image.
 pub fn find(place: &Place, image: &str, prefetch: bool) -> Result<String, FarError> {
-    match ask(&place.socket(), &Ask::Find { image: image.to_owned(), prefetch })? {
+    search(place, image, prefetch, None)
+}
+
+/// The same for an image of the node `source`, at a `place` whose images have nodes of their own.
+///
+/// # Errors
+/// As with [`find`]; [`FarError::Io`] if no far process runs.
+pub fn find_at(
+    place: &Place,
+    image: &str,
+    prefetch: bool,
+    source: SourceAt,
+) -> Result<String, FarError> {
+    search(place, image, prefetch, Some(source))
+}
+
+fn search(
+    place: &Place,
+    image: &str,
+    prefetch: bool,
+    source: Option<SourceAt>,
+) -> Result<String, FarError> {
+    let image = image.to_owned();
+    match ask(&place.socket(), &Ask::Find { image, prefetch, source })? {
         Answer::Found { cid } => Ok(cid),
         other => Err(unexpected(other)),
     }

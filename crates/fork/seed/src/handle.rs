@@ -61,6 +61,13 @@ impl Handle {
         Ok(Handle { address, id, key })
     }
 
+    /// A name that no other handle has, and that may be shown: neither another key nor another seed.
+    pub fn fingerprint(&self) -> String {
+        let parts: [&[u8]; 2] = [b"farfork seed 1 fingerprint", &self.connection_key()];
+        let digest = parts.into_iter().fold(Sha256::new(), |hash, part| hash.chain_update(part));
+        digest.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// The key of the connections to the keeper, derived from the handle's.
     pub fn connection_key(&self) -> [u8; 32] {
         let parts: [&[u8]; 3] = [b"farfork seed 1", &self.id.to_bytes(), &self.key];
@@ -180,6 +187,7 @@ mod tests {
         assert_eq!(one.connection_key(), other.connection_key());
         other.key[0] ^= 1;
         assert_ne!(one.connection_key(), other.connection_key());
+        assert_ne!(one.fingerprint(), other.fingerprint());
     }
 
     proptest! {

@@ -12,10 +12,9 @@ use std::time::Duration;
 use farfork_far::control::Status;
 use farfork_far::place::Place;
 use farfork_far::{
-    FarProcessSettings, FarServer, holder, key_at, key_from, mount_command, new_key_at, prefetch,
-    run_far_process, start, write_key_at,
+    FarProcessSettings, FarServer, SourceAt, holder, key_at, key_from, mount_command_of,
+    new_key_at, prefetch, run_far_process, start, write_key_at,
 };
-use farfork_image::tier::FarNode;
 use farfork_node::paths;
 use farfork_types::Cid;
 
@@ -80,12 +79,12 @@ pub(crate) struct MountArgs {
     /// Directory of the far pool.
     #[arg(long, value_name = "DIR")]
     place: PathBuf,
-    /// The source.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    source: String,
+    /// The source of all images. Without it, each image has one of its own.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "key")]
+    source: Option<String>,
     /// File with the key.
-    #[arg(long, value_name = "FILE")]
-    key: PathBuf,
+    #[arg(long, value_name = "FILE", requires = "source")]
+    key: Option<PathBuf>,
     /// Limit of a read, in milliseconds.
     #[arg(long, value_name = "MS")]
     deadline_ms: u64,
@@ -201,8 +200,7 @@ fn mount(args: &MountArgs) -> CommandResult {
 fn answer(args: &MountArgs, take_over: bool) -> CommandResult {
     let settings = FarProcessSettings {
         place: Place::at(&args.place),
-        address: args.source.clone(),
-        key: args.key.clone(),
+        source: args.source_at(),
         deadline: Duration::from_millis(args.deadline_ms),
         idle: args.idle_s.map(Duration::from_secs),
         prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
@@ -220,18 +218,21 @@ fn status(json: bool) -> CommandResult {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{:<32} {:>8} {:>10} {:>10} {:>7}", "SOURCE", "IMAGES", "FETCHED", "OF", "FAILED");
-    for source in &all {
-        let sum = |of: fn(&farfork_far::control::ImageStatus) -> u64| {
-            size::show(source.images.iter().map(of).sum())
-        };
-        println!(
-            "{:<32} {:>8} {:>10} {:>10} {:>7}",
-            source.source,
-            source.images.len(),
-            sum(|image| image.fetched_bytes),
-            sum(|image| image.bytes),
-            source.failed_reads
-        );
+    for mount in &all {
+        // Those that are named for one image stand alone.
+        let mut sources: Vec<&str> = mount.images.iter().map(|image| &*image.source).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        for source in sources {
+            let images = || mount.images.iter().filter(|image| image.source == source);
+            println!(
+                "{source:<32} {:>8} {:>10} {:>10} {:>7}",
+                images().count(),
+                size::show(images().map(|image| image.fetched_bytes).sum()),
+                size::show(images().map(|image| image.bytes).sum()),
+                mount.failed_reads
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -239,23 +240,27 @@ fn status(json: bool) -> CommandResult {
 impl MountArgs {
     /// This program with these arguments, as another command.
     fn command(&self, name: &str) -> std::io::Result<Vec<OsString>> {
-        let (address, key) = (self.source.clone(), self.key.clone());
-        let node = FarNode { address, key, deadline_ms: self.deadline_ms };
         let (program, place) = (std::env::current_exe()?, Place::at(&self.place));
-        Ok(mount_command(&program, name, &place, &node, self.idle_s))
+        let source = self.source_at();
+        let (source, deadline_ms) = (source.as_ref(), self.deadline_ms);
+        Ok(mount_command_of(&program, name, &place, source, deadline_ms, self.idle_s))
+    }
+
+    fn source_at(&self) -> Option<SourceAt> {
+        let (address, key) = self.source.clone().zip(self.key.clone())?;
+        Some(SourceAt { address, key })
     }
 }
 
-/// What starts a far process that serves `place` until it has had no clones for `idle_s`.
+/// What starts a far process that serves images of several nodes at `place`, until it has had no clones for
+/// `idle_s`.
 pub(crate) fn mount_while_used(
     place: &Place,
-    source: String,
-    key: PathBuf,
     deadline_ms: u64,
     idle_s: u64,
 ) -> std::io::Result<Vec<OsString>> {
     let (place, idle_s) = (place.directory().to_owned(), Some(idle_s));
-    MountArgs { place, source, key, deadline_ms, idle_s }.command("mount")
+    MountArgs { place, source: None, key: None, deadline_ms, idle_s }.command("mount")
 }
 
 impl FarArgs {
@@ -268,8 +273,8 @@ impl FarArgs {
         key_at(&key)?;
         let mount = MountArgs {
             place: place.directory().to_owned(),
-            source: source.clone(),
-            key,
+            source: Some(source.clone()),
+            key: Some(key),
             deadline_ms: self.far_deadline_ms,
             idle_s: None,
         };
