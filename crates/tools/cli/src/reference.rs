@@ -58,7 +58,8 @@ fn add_call(text: &mut String, command: &Command) {
     let usage: Vec<&str> =
         usage.trim_start_matches("Usage: ").lines().map(str::trim_start).collect();
     let _ = writeln!(text, "\n```\n{}\n```", usage.join("\n"));
-    let is_shown = |arg: &&Arg| !["help", "version"].contains(&arg.get_id().as_str());
+    let is_usual = |arg: &&Arg| ["help", "version"].contains(&arg.get_id().as_str());
+    let is_shown = |arg: &&Arg| !arg.is_hide_set() && !is_usual(arg);
     let arguments: Vec<&Arg> = command.get_arguments().filter(is_shown).collect();
     if arguments.is_empty() {
         return;
