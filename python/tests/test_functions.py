@@ -110,6 +110,41 @@ def test_heat_spreads_from_the_spot() -> None:
     assert hottest == pytest.approx([100, 200], abs=8)
 
 
+def test_compress_packs_what_it_is_asked_for() -> None:
+    found = answer("compress", {"kib": 300, "first": 5})
+    assert found["bytes"] == 300 << 10
+    assert found["bytes"] / 8 < found["packed"] < found["bytes"] / 2
+    with pytest.raises(ValueError, match="cannot pack 0 KiB"):
+        answer("compress", {"kib": 0})
+
+
+def test_imageproc_mirrors_twice_to_the_same() -> None:
+    module = load("imageproc")
+    image = module._PHOTOGRAPHS["flower"]
+    steps = dict(module._STEPS)
+    assert steps["mirrored"](steps["mirrored"](image)).tobytes() == image.tobytes()
+    assert len(set(module.main({"side": 50}).values())) == len(steps)
+
+
+def test_pagerank_agrees_with_walks_counted_by_hand() -> None:
+    module = load("pagerank")
+    found = module.main({"vertices": 300, "source": 200})
+    graph = module._graph(300)
+    ranks = [1 / 300] * 300
+    for _ in range(200):
+        spread = [rank / graph.degree(vertex) for vertex, rank in enumerate(ranks)]
+        ranks = [0.85 * sum(spread[near] for near in graph.neighbors(v)) for v in range(300)]
+        ranks[200] += 0.15
+    assert found["ranks"] == pytest.approx([ranks[vertex] for vertex in found["best"]], abs=1e-5)
+    assert found["ranks"] == pytest.approx(sorted(ranks, reverse=True)[:10], abs=1e-5)
+
+
+def test_thumbnail_is_small() -> None:
+    found = answer("thumbnail", {"side": 800, "to": 90})
+    assert found["size"] == [90, 90]
+    assert found["bytes"] * 10 < found["sent"]
+
+
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Compare answers but for how fast they were."""
     one, other = ({k: v for k, v in a.items() if k != "mflops"} for a in (one, other))
