@@ -5,8 +5,13 @@ always the same for its number of vertices.
 """
 
 import functools
+import os
 import random
 from typing import Any
+
+# Read by OpenMP when it is loaded. Many clones share a node, and threads that spin would cost each a
+# core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import igraph
 
