@@ -65,8 +65,15 @@ mod tests {
     }
 
     /// Programs that take more than one byte to pass, and tests that know which.
-    const DRIVEN: [&str; 6] =
-        ["far_pages.c", "neighbours.c", "seed_memory.c", "seed_plain.c", "touch.c", "uffd_own.c"];
+    const DRIVEN: [&str; 7] = [
+        "far_pages.c",
+        "neighbours.c",
+        "seed_memory.c",
+        "seed_plain.c",
+        "touch.c",
+        "uffd_own.c",
+        "vm_guest.c",
+    ];
 
     #[test]
     fn every_c_file_is_in_the_table() {

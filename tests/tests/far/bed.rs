@@ -47,6 +47,11 @@ impl Bed {
         self.nodes.on(side, arguments, DEADLINE)
     }
 
+    /// The same, of which the process is `farfork` itself.
+    pub fn process_on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
+        self.nodes.server(side, arguments, DEADLINE)
+    }
+
     /// Starts the server.
     pub fn serve(&mut self) -> Outcome {
         let serve = ["far", "serve", "--listen", self.address(), "--pool"];

@@ -4,6 +4,7 @@
 mod answers;
 mod bed;
 mod failures;
+mod machines;
 mod tier;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     let mut tests = Tests::begin();
     answers::add(&mut tests);
     failures::add(&mut tests);
+    machines::add(&mut tests);
     tier::add(&mut tests);
     tests.run()
 }

@@ -88,7 +88,8 @@ impl FileHeader {
         }
     }
 
-    fn read(file: &ImageFile) -> Result<(FileHeader, Kind), ImageError> {
+    /// Reads and verifies the header of an image of any kind.
+    pub(crate) fn read(file: &ImageFile) -> Result<(FileHeader, Kind), ImageError> {
         let cid = file.id.cid;
         let damaged = |what| ImageError::Damaged { cid, what };
         let bytes = file.read(0, size_of::<FileHeader>() as u64)?;

@@ -3,6 +3,7 @@
 pub mod archive;
 pub mod bpf;
 pub mod catalog;
+pub mod chunked;
 pub mod clocks;
 pub mod compile;
 pub mod error;

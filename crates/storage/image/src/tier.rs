@@ -18,10 +18,10 @@ use farfork_pool::{FarParts, Held, ImageFile, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 
 use crate::archive::Progress;
+use crate::chunked::Chunked;
 use crate::error::ImageError;
-use crate::format::{Image, chunk_offset, far_chunks};
-use crate::header::{FileHeader, Kind};
-use crate::store::kept;
+use crate::format::{chunk_offset, far_chunks};
+use crate::header::FileHeader;
 
 /// Another node, as an image in the pool names it.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub struct FarNode {
 /// # Errors
 /// [`ImageError::OtherFar`]; [`ImageError::Pool`] if one of them cannot be read.
 pub fn demand_same(file: &ImageFile, node: &str) -> Result<(), ImageError> {
-    let header = FileHeader::read_of(file, Kind::Processes)?;
+    let (header, _) = FileHeader::read(file)?;
     let metadata = header.meta_offset..header.meta_offset + header.meta_bytes;
     let far = far_file(file)?.metadata().map_err(|source| unreadable(file.id.cid, source))?;
     let differs = |what| ImageError::OtherFar { cid: file.id.cid, node: node.to_owned(), what };
@@ -88,9 +88,9 @@ fn read_far(file: &ImageFile, range: &Range<u64>) -> Result<Vec<u8>, ImageError>
 }
 
 /// The place of a chunk in the file, whose last chunk may be a part of one.
-fn place_of(image: &Image, chunk: usize) -> Range<u64> {
+fn place_of(image: &Chunked, chunk: usize) -> Range<u64> {
     let start = chunk_offset(chunk);
-    start..(start + CHUNK_BYTES).min(image.id.bytes)
+    start..(start + CHUNK_BYTES).min(image.id().bytes)
 }
 
 /// Writes the image in `file` anew, so that exactly the chunks of `far` lie at `node`: others come back. The
@@ -107,26 +107,23 @@ pub fn retier(
     node: &FarNode,
     progress: Progress<'_>,
 ) -> Result<(), ImageError> {
-    let image = Image::read_from(file)?;
-    let header = FileHeader::read_of(file, Kind::Processes)?;
-    let metadata = header.meta_offset..header.meta_offset + header.meta_bytes;
+    let image = Chunked::read_from(file)?;
+    let (metadata, image_bytes) = (image.metadata(file)?, image.id().bytes);
     demand_same(file, &node.address)?;
     demand_other_file(file, &node.address)?;
     verify(file, &image, far, node, progress)?;
-    let near: Vec<Range<u64>> = kept(&image.model, metadata)
-        .into_iter()
-        .flat_map(|range| outside(&image, range, far))
-        .collect();
-    let mut writer = pool.begin_as(image.id.cid, None)?;
+    let near: Vec<Range<u64>> =
+        image.kept(metadata).into_iter().flat_map(|range| outside(&image, range, far)).collect();
+    let mut writer = pool.begin_as(image.id().cid, None)?;
     let parts = side_by_side(far.iter().map(|chunk| place_of(&image, *chunk)));
     // Room for the table: 16 bytes for each part, and two paths.
     let table_room = align_table(parts.len());
-    let end = image.id.bytes..image.id.bytes + table_room;
+    let end = image_bytes..image_bytes + table_room;
     let reserved = match parts.is_empty() {
         true => near.clone(),
         false => near.iter().cloned().chain([end]).collect(),
     };
-    let bytes = reserved.iter().map(|range| range.end).max().unwrap_or(0).max(image.id.bytes);
+    let bytes = reserved.iter().map(|range| range.end).max().unwrap_or(0).max(image_bytes);
     writer.reserve_parts(bytes, &reserved)?;
     for range in &near {
         file.read_to(range.start, writer.bytes_mut(range.clone()))?;
@@ -137,9 +134,9 @@ pub fn retier(
     if !parts.is_empty() {
         let FarNode { address, key, deadline_ms } = node.clone();
         let table = FarParts { source: address, key, deadline_ms, parts };
-        kept.push(writer.put_far_parts(&table, image.id.bytes));
+        kept.push(writer.put_far_parts(&table, image_bytes));
     }
-    writer.keep_until(&kept, image.id.bytes)?;
+    writer.keep_until(&kept, image_bytes)?;
     Ok(writer.replace()?)
 }
 
@@ -150,12 +147,12 @@ fn align_table(parts: usize) -> u64 {
 /// Verifies the checksum of each chunk that stays or comes, and that each that goes is there.
 fn verify(
     file: &ImageFile,
-    image: &Image,
+    image: &Chunked,
     far: &BTreeSet<usize>,
     node: &FarNode,
     progress: Progress<'_>,
 ) -> Result<(), ImageError> {
-    let (cid, all) = (image.id.cid, image.sums.len());
+    let (cid, all) = (image.id().cid, image.chunks());
     let mut verified = BTreeSet::new();
     if file.far().is_some_and(|before| before.source == node.address) {
         verified = far_chunks(file);
@@ -180,7 +177,7 @@ fn verify(
 }
 
 /// What of a range lies in none of these chunks.
-fn outside(image: &Image, range: Range<u64>, far: &BTreeSet<usize>) -> Vec<Range<u64>> {
+fn outside(image: &Chunked, range: Range<u64>, far: &BTreeSet<usize>) -> Vec<Range<u64>> {
     let mut left = vec![range];
     for place in far.iter().map(|chunk| place_of(image, *chunk)) {
         left = left
@@ -217,24 +214,23 @@ pub fn pull(
     from: &ImageFile,
     progress: Progress<'_>,
 ) -> Result<(Cid, Held), ImageError> {
-    let image = Image::read_from(from)?;
-    let header = FileHeader::read_of(from, Kind::Processes)?;
-    let (cid, all) = (image.id.cid, image.sums.len());
+    let image = Chunked::read_from(from)?;
+    let (cid, all) = (image.id().cid, image.chunks());
     let mut writer = pool.begin_as(cid, user)?;
-    writer.reserve(image.id.bytes)?;
-    let kept = kept(&image.model, header.meta_offset..header.meta_offset + header.meta_bytes);
+    writer.reserve(image.id().bytes)?;
+    let kept = image.kept(image.metadata(from)?);
     for range in &kept {
         from.read_to(range.start, writer.bytes_mut(range.clone()))?;
     }
     // Of the header's page only the header is the image's.
     writer.bytes_mut(size_of::<FileHeader>() as u64..PAGE_BYTES).fill(0);
-    for (chunk, sum) in image.sums.iter().enumerate() {
+    for chunk in 0..all {
         let place = chunk_offset(chunk);
-        if crc32c::crc32c(writer.bytes_mut(place..place + CHUNK_BYTES)) != *sum {
+        if !image.is_sound(chunk, writer.bytes_mut(place..place + CHUNK_BYTES)) {
             return Err(ImageError::Damaged { cid, what: "a chunk does not match its checksum" });
         }
         progress(chunk as u64 + 1, all as u64);
     }
-    writer.keep_until(&kept, image.id.bytes)?;
+    writer.keep_until(&kept, image.id().bytes)?;
     Ok(writer.publish()?)
 }

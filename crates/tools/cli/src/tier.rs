@@ -9,7 +9,8 @@ use farfork_far::open_far_side;
 use farfork_far::place::Place;
 use farfork_far::start;
 use farfork_image::catalog::ImageName;
-use farfork_image::format::{Image, far_chunks};
+use farfork_image::chunked::Chunked;
+use farfork_image::format::far_chunks;
 use farfork_image::tier::{self, FarNode};
 use farfork_node::{node_of, paths};
 use farfork_pages::{Access, cold_chunks};
@@ -91,7 +92,7 @@ pub(crate) fn tier(args: &TierArgs) -> Result<(), Box<dyn Error>> {
     let pool = args.pool.open()?;
     let cid = restore::resolve(&pool, &args.image)?;
     let file = pool.find(cid)?;
-    let image = Image::read_from(&file)?;
+    let image = Chunked::read_from(&file)?;
     let chosen = chunks(args, &pool, &image)?;
     let before = far_chunks(&file);
     let node = match (&args.far, file.far()) {
@@ -125,24 +126,35 @@ pub(crate) fn tier(args: &TierArgs) -> Result<(), Box<dyn Error>> {
 }
 
 /// The parts that are to lie far.
-fn chunks(args: &TierArgs, pool: &Pool, image: &Image) -> Result<BTreeSet<usize>, Box<dyn Error>> {
+fn chunks(
+    args: &TierArgs,
+    pool: &Pool,
+    image: &Chunked,
+) -> Result<BTreeSet<usize>, Box<dyn Error>> {
     if args.back {
         return Ok(BTreeSet::new());
     }
     if args.all {
-        return Ok((0..image.sums.len()).collect());
+        return Ok((0..image.chunks()).collect());
     }
-    let cid = image.id.cid;
-    let access = Access::from(pool.access(cid)?);
-    if access.is_empty() {
-        return Err(format!(
-            "it is not known which parts of image {cid} clones use: record that first (\"farfork images \
-             profile\", or clones with --profile), declare pages hot (\"farfork hot set\"), or move all parts \
-             (--all)"
-        )
-        .into());
+    let cid = image.id().cid;
+    let bits = pool.access(cid)?;
+    if bits.is_empty() {
+        let how = match image {
+            Chunked::Processes(_) => {
+                "clones use: record that first (\"farfork images profile\", or clones with --profile), declare \
+                 pages hot (\"farfork hot set\"), or move all parts (--all)"
+            }
+            Chunked::VirtualMachine(_) => {
+                "machines use: restore one first (\"farfork vm serve\"), or move all parts (--all)"
+            }
+        };
+        return Err(format!("it is not known which parts of image {cid} {how}").into());
     }
-    Ok(cold_chunks(&image.model, &access))
+    Ok(match image {
+        Chunked::Processes(image) => cold_chunks(&image.model, &Access::from(bits)),
+        Chunked::VirtualMachine(snapshot) => snapshot.cold_chunks(&bits.accessed),
+    })
 }
 
 /// Where the bytes of an image are.

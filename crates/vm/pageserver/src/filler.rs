@@ -37,6 +37,8 @@ pub(crate) enum Outcome {
     Present,
     /// The first page cannot be read: an access to it ends in SIGBUS from now on.
     Poisoned,
+    /// The first page cannot be read, and no thread waits for it.
+    Unreadable,
     /// The mappings are changing: messages have to be read first.
     Busy,
     /// There is not enough memory now.
@@ -72,8 +74,18 @@ impl Filler {
         Filler { userfault, regions, ledger, counters, source, cache, buffer }
     }
 
-    /// Fills the page that was found, and as much of what follows as `bytes` allows and one call can.
+    /// Fills the page that was found, for which a thread waits, and as much of what follows as `bytes` allows
+    /// and one call can.
     pub(crate) fn fill(&mut self, found: Found, bytes: u64) -> Outcome {
+        match self.fill_early(found, bytes) {
+            Outcome::Unreadable => self.poison(found.address, found.page_bytes),
+            outcome => outcome,
+        }
+    }
+
+    /// The same before a thread waits: a page that cannot be read now stays missing, because that may be
+    /// possible when it is needed.
+    pub(crate) fn fill_early(&mut self, found: Found, bytes: u64) -> Outcome {
         if found.page_bytes > PAGE_BYTES {
             return self.fill_huge(found);
         }
@@ -107,7 +119,7 @@ impl Filler {
             Ok(()) => {}
             // Which of the pages it is shows when each is read by itself.
             Err(_) if bytes > PAGE_BYTES => return self.copy(address, place, PAGE_BYTES),
-            Err(_) => return self.poison(address, PAGE_BYTES),
+            Err(_) => return Outcome::Unreadable,
         }
         let filled = self.userfault.copy(address, part);
         self.counters.copied_pages += filled.bytes / PAGE_BYTES;
@@ -124,7 +136,7 @@ impl Filler {
                 self.counters.copied_pages += filled.bytes / PAGE_BYTES;
                 outcome(filled)
             }
-            Err(_) => self.poison(found.address, found.page_bytes),
+            Err(_) => Outcome::Unreadable,
         };
         self.buffer = page;
         outcome
@@ -142,6 +154,11 @@ impl Filler {
             at += bytes;
         }
         Ok(())
+    }
+
+    /// Whether some pages come from another node.
+    pub(crate) fn has_far_pages(&self) -> bool {
+        self.source.file.far().is_some()
     }
 
     /// Makes an access to a page end in SIGBUS.

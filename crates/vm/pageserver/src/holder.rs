@@ -406,7 +406,9 @@ impl<'a> Holder<'a> {
         let (own, other) = channel::pair()?;
         let child = (self.start)(other)?;
         let command = Command::Serve { version: VERSION, cid: self.file.id.cid.to_string() };
-        channel::send(&own, &command, &[self.file.file().as_fd(), self.hot.0.as_fd()])?;
+        let mut files = vec![self.file.file().as_fd(), self.hot.0.as_fd()];
+        files.extend(self.file.far_file().map(AsFd::as_fd));
+        channel::send(&own, &command, &files)?;
         Ok(Server { child, channel: own })
     }
 

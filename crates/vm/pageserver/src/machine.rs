@@ -199,7 +199,7 @@ impl Machine {
             Outcome::Present | Outcome::Unmapped => {
                 let _ = self.filler.userfault.wake(page, bytes);
             }
-            Outcome::Poisoned => self.ahead.stop(),
+            Outcome::Poisoned | Outcome::Unreadable => self.ahead.stop(),
             Outcome::Busy | Outcome::NoMemory => {
                 self.filler.counters.deferred += 1;
                 self.ahead.stop();
@@ -235,13 +235,19 @@ impl Machine {
                 continue;
             };
             let Found { offset, page_bytes, .. } = found;
-            match self.filler.fill(found, (range.end - range.start).min(left)) {
+            match self.filler.fill_early(found, (range.end - range.start).min(left)) {
                 Outcome::Filled(filled) => {
                     self.replay.is_there(offset + filled);
                     self.filler.counters.hot_pages += filled / PAGE_BYTES;
                     left = left.saturating_sub(filled);
                 }
-                Outcome::Present | Outcome::Poisoned => self.replay.is_there(offset + page_bytes),
+                // Another node does not answer: faults wait for it, and none waits behind a replay.
+                Outcome::Unreadable if self.filler.has_far_pages() => {
+                    self.replay = Replay::default();
+                }
+                Outcome::Present | Outcome::Poisoned | Outcome::Unreadable => {
+                    self.replay.is_there(offset + page_bytes);
+                }
                 // Messages first.
                 Outcome::Busy | Outcome::NoMemory => return,
                 _ => self.replay = Replay::default(),
@@ -253,7 +259,7 @@ impl Machine {
     fn fill_ahead(&mut self) {
         let Some((address, bytes)) = self.ahead.next() else { return };
         let Some(found) = self.filler.regions.find(address) else { return self.ahead.stop() };
-        match self.filler.fill(found, bytes) {
+        match self.filler.fill_early(found, bytes) {
             Outcome::Filled(filled) => {
                 self.touch(address, filled);
                 self.ahead.is_there(address + filled);

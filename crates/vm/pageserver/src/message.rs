@@ -12,7 +12,8 @@ pub(crate) const VERSION: u32 = 2;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Command {
-    /// What to serve; beside it, the open file of the image, and its hot pages.
+    /// What to serve; beside it, the open file of the image, its hot pages, and, for an image of which parts lie
+    /// on another node, that node's file of it.
     Serve { version: u32, cid: String },
     /// A machine; beside it, its userfaultfd, its socket and its ledger. Without regions every access is to
     /// end in SIGBUS. `is_fresh`: no server had it before. `is_filled`: its hot pages are there.

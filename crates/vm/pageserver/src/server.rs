@@ -118,8 +118,17 @@ fn receive_source(channel: impl AsFd) -> Result<(Source, HotPages), ServerError>
         return Err(ServerError::Protocol);
     };
     let cid = cid.parse().map_err(|_| ServerError::Protocol)?;
-    let [image, hot]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| ServerError::Protocol)?;
+    let mut files = descriptors.into_iter();
+    let (Some(image), Some(hot), far, None) =
+        (files.next(), files.next(), files.next(), files.next())
+    else {
+        return Err(ServerError::Protocol);
+    };
     let file = ImageFile::handed_over(File::from(image), cid);
+    let file = match far {
+        Some(far) => file.and_then(|file| file.with_far_file(File::from(far))),
+        None => file,
+    };
     let file = file.map_err(|_| ServerError::Protocol)?;
     let snapshot = Snapshot::read_from(&file)?;
     let hot = HotPages::open(hot, snapshot.map.memory_bytes());

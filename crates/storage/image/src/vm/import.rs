@@ -103,7 +103,7 @@ pub fn import(
     }
     let scanned = &mut |done| progress("reading", done, raw_bytes);
     let windows = Windows::scan(&memory.file, raw_bytes, scanned);
-    let map = PageMap::arrange(&windows.map_err(|error| memory.failed(error))?);
+    let map = PageMap::arrange(&windows.map_err(|error| memory.failed(error))?, &[]);
     let mut writer = pool.begin(user)?;
     let meta_bytes = reserve(&mut writer, &map, state.len() as u64)?;
     let copied = &mut |done, all| progress("importing", done, all);
@@ -133,7 +133,11 @@ fn read_state(snapshot: &Input) -> Result<(Vec<u8>, Monitor), VmError> {
 }
 
 /// Takes room for all that will be written, and has it cleared; returns the bytes of the metadata.
-fn reserve(writer: &mut ImageWriter<'_>, map: &PageMap, state: u64) -> Result<u64, VmError> {
+pub(super) fn reserve(
+    writer: &mut ImageWriter<'_>,
+    map: &PageMap,
+    state: u64,
+) -> Result<u64, VmError> {
     let pages = map.stored_bytes() / PAGE_BYTES;
     let meta_bytes = metadata::encoded_bytes(map.runs().len(), pages, state);
     let meta_end = meta_offset(meta_bytes, map.chunks()) + meta_bytes;
@@ -170,7 +174,11 @@ fn copy(
 }
 
 /// Writes metadata and header, and gives back what is left over.
-fn seal(writer: &mut ImageWriter<'_>, metadata: Metadata, meta_bytes: u64) -> Result<(), VmError> {
+pub(super) fn seal(
+    writer: &mut ImageWriter<'_>,
+    metadata: Metadata,
+    meta_bytes: u64,
+) -> Result<(), VmError> {
     let (cid, map) = (writer.cid(), &metadata.map);
     let encoded = metadata::encode(&metadata, cid);
     debug_assert_eq!(encoded.len() as u64, meta_bytes);

@@ -1,9 +1,11 @@
 //! Which pages of a guest's memory are stored, and where.
 
+use std::collections::HashSet;
+
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::scan::Windows;
+use super::scan::{WINDOW_PAGES, Windows};
 
 /// Neighbouring pages that are stored beside each other.
 #[derive(
@@ -59,24 +61,34 @@ pub struct PageMap {
 }
 
 impl PageMap {
-    /// Arranges the pages that are not zeros: whole windows first, then the others.
-    pub(super) fn arrange(windows: &Windows) -> PageMap {
-        let whole = (0..windows.count()).filter(|window| windows.is_whole(*window)).count() as u64;
-        let (mut next_whole, mut next) = (0, whole * CHUNK_BYTES);
-        let mut runs = Vec::new();
-        for window in 0..windows.count() {
-            let start = window as u64 * CHUNK_BYTES;
-            if windows.is_whole(window) {
-                push(&mut runs, Run { offset: start, place: next_whole, bytes: CHUNK_BYTES });
-                next_whole += CHUNK_BYTES;
-                continue;
-            }
-            for page in windows.pages(window) {
-                let offset = start + page * PAGE_BYTES;
-                push(&mut runs, Run { offset, place: next, bytes: PAGE_BYTES });
-                next += PAGE_BYTES;
-            }
+    /// Arranges the pages that are not zeros: whole windows without a page of `hot` first, each in a chunk of its
+    /// own, then pages of `hot` in this order, then all others. So few chunks have hot pages.
+    pub(super) fn arrange(windows: &Windows, hot: &[u32]) -> PageMap {
+        let is_stored = |page: &u64| windows.has(*page);
+        let mut taken: HashSet<u64> = HashSet::new();
+        let hot = hot.iter().map(|page| u64::from(*page));
+        let hot: Vec<u64> = hot.filter(|page| is_stored(page) && taken.insert(*page)).collect();
+        let split: HashSet<u64> = hot.iter().map(|page| page / WINDOW_PAGES).collect();
+        let (mut placed, mut next) = (Vec::new(), 0);
+        let mut place = |offset: u64, bytes: u64| {
+            placed.push(Run { offset, place: next, bytes });
+            next += bytes;
+        };
+        let is_whole =
+            |window: &usize| windows.is_whole(*window) && !split.contains(&(*window as u64));
+        for window in (0..windows.count()).filter(is_whole) {
+            place(window as u64 * CHUNK_BYTES, CHUNK_BYTES);
         }
+        hot.iter().for_each(|page| place(page * PAGE_BYTES, PAGE_BYTES));
+        for window in (0..windows.count()).filter(|window| !is_whole(window)) {
+            let pages = windows.pages(window).map(|page| window as u64 * WINDOW_PAGES + page);
+            pages
+                .filter(|page| !taken.contains(page))
+                .for_each(|page| place(page * PAGE_BYTES, PAGE_BYTES));
+        }
+        placed.sort_unstable_by_key(|run| run.offset);
+        let mut runs = Vec::new();
+        placed.into_iter().for_each(|run| push(&mut runs, run));
         PageMap { memory_bytes: windows.memory_bytes, stored_bytes: next, runs }
     }
 
@@ -178,10 +190,11 @@ mod tests {
         #[test]
         fn every_page_has_a_place_of_its_own_or_is_zeros(
             runs in prop::collection::vec((any::<bool>(), 1usize..700), 1..12),
+            hot in prop::collection::vec(0u32..4000, 0..60),
         ) {
             let pages: Vec<bool> =
                 runs.iter().flat_map(|(stored, count)| vec![*stored; *count]).collect();
-            let map = PageMap::arrange(&windows(&pages));
+            let map = PageMap::arrange(&windows(&pages), &hot);
             let read = PageMap::checked(map.memory_bytes(), map.runs().to_vec());
             prop_assert_eq!(read.as_ref(), Ok(&map));
             let mut places = std::collections::BTreeSet::new();
@@ -193,12 +206,23 @@ mod tests {
                         prop_assert!(*stored && bytes > 0 && places.insert(place));
                         let window = page / 512 * 512;
                         let is_whole = pages.get(window..window + 512)
-                            .is_some_and(|window| window.iter().all(|stored| *stored));
+                            .is_some_and(|window| window.iter().all(|stored| *stored))
+                            && !hot.iter().any(|page| *page as usize / 512 * 512 == window);
                         prop_assert!(!is_whole || (place % CHUNK_BYTES) == (offset % CHUNK_BYTES));
                     }
                 }
             }
             prop_assert_eq!(places.len() as u64 * PAGE_BYTES, map.stored_bytes());
+            // Hot pages are neighbours, in their order.
+            let mut seen = std::collections::BTreeSet::new();
+            let stored = |page: &&u32| pages.get(**page as usize) == Some(&true);
+            let places: Vec<u64> = hot.iter().filter(stored).filter(|page| seen.insert(**page))
+                .map(|page| match map.at(u64::from(*page) * PAGE_BYTES) {
+                    Extent::Stored { place, .. } => place,
+                    Extent::Zeros(_) => u64::MAX,
+                })
+                .collect();
+            prop_assert!(places.windows(2).all(|pair| pair[1] == pair[0] + PAGE_BYTES));
         }
     }
 

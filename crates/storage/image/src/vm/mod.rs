@@ -6,20 +6,22 @@
 //!             sums            CRC-32C of every stored page, in the order of their places
 //!             state           the file that the monitor wrote beside the memory, byte for byte
 //!  data       stored pages    first windows of 2 MiB without a page of zeros, each in a chunk of its own,
-//!                             then the other pages, packed
+//!                             then pages that machines were seen to need, in that order (`repack`), then the
+//!                             other pages, packed
 //! ```
 //! Invariants: a page of zeros is not stored; runs are in the order of their offsets and do not overlap;
-//! their places cover the data from its start to its end without gaps; a page of a window that is stored
-//! whole has an offset and a place that are congruent modulo 2 MiB.
+//! their places cover the data from its start to its end without gaps. A window that is stored whole and of which no
+//! page was seen to be needed has an offset and a place that are congruent modulo 2 MiB.
 //!
 //! The idea that pages of zeros cost nothing is Aquifer's (arXiv 2606.24079, the hotness-based snapshot
-//! format). Where cold pages lie elsewhere than hot ones is not part of this version.
+//! format). Chunks without a hot page may lie on another node (`tier`).
 
 mod error;
 mod export;
 mod import;
 mod map;
 mod metadata;
+mod repack;
 mod scan;
 mod snapshot;
 mod state;
@@ -29,5 +31,6 @@ pub use export::export;
 pub use import::{Imported, Progress, import};
 pub use map::{Extent, PageMap, Run};
 pub use metadata::{Metadata, VERSION, encode, reseal};
+pub use repack::repack;
 pub use snapshot::{Footprint, Snapshot};
 pub use state::Monitor;

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::model::WINDOW_WORDS;
 
-const WINDOW_PAGES: u64 = CHUNK_BYTES / PAGE_BYTES;
+/// Pages of a window.
+pub(super) const WINDOW_PAGES: u64 = CHUNK_BYTES / PAGE_BYTES;
 
 /// Which pages of a memory are not zeros, by windows of 2 MiB.
 pub(super) struct Windows {
@@ -55,6 +56,13 @@ impl Windows {
     pub(super) fn add(&mut self, page: u64) {
         let (window, page) = (page / WINDOW_PAGES, page % WINDOW_PAGES);
         self.bits[window as usize][page as usize / 64] |= 1 << (page % 64);
+    }
+
+    /// Whether a page of any number is not zeros.
+    pub(super) fn has(&self, page: u64) -> bool {
+        let (window, page) = (page / WINDOW_PAGES, page % WINDOW_PAGES);
+        let words = self.bits.get(window as usize);
+        words.is_some_and(|words| words[page as usize / 64] >> (page % 64) & 1 != 0)
     }
 
     pub(super) fn count(&self) -> usize {

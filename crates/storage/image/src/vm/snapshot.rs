@@ -1,8 +1,9 @@
 //! A published snapshot, read and checked.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
-use farfork_pool::{ImageFile, ImageId, Pool};
+use farfork_pool::{FarParts, ImageFile, ImageId, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 use serde::Serialize;
 
@@ -10,6 +11,7 @@ use super::map::{Extent, PageMap};
 use super::metadata::Metadata;
 use super::state::Monitor;
 use crate::error::ImageError;
+use crate::format::far_chunks;
 use crate::header::{FileHeader, Kind};
 use crate::layout::DATA_AT;
 
@@ -89,18 +91,35 @@ impl Snapshot {
         to: &mut [u8],
     ) -> Result<(), ImageError> {
         file.read_to(DATA_AT + place, to)?;
-        let sums = &self.sums[(place / PAGE_BYTES) as usize..];
-        let matches = to
-            .chunks(PAGE_BYTES as usize)
-            .zip(sums)
-            .all(|(page, sum)| crc32c::crc32c(page) == *sum);
-        match matches {
+        match self.is_sound(place, to) {
             true => Ok(()),
             false => {
                 let what = "a page of its memory does not match its checksum";
                 Err(ImageError::Damaged { cid: self.id.cid, what })
             }
         }
+    }
+
+    /// Whether the bytes of stored pages from `place` on match their checksums. Bytes after the last stored page
+    /// have none.
+    pub fn is_sound(&self, place: u64, bytes: &[u8]) -> bool {
+        let sums = &self.sums[(place / PAGE_BYTES) as usize..];
+        let mut pages = bytes.chunks(PAGE_BYTES as usize).zip(sums);
+        pages.all(|(page, sum)| crc32c::crc32c(page) == *sum)
+    }
+
+    /// The chunks that have no page of `hot`, where page n of the memory is hot if bit n % 64 of word n / 64 is
+    /// set.
+    pub fn cold_chunks(&self, hot: &[u64]) -> BTreeSet<usize> {
+        let mut cold: BTreeSet<usize> = (0..self.map.chunks() as usize).collect();
+        for run in self.map.runs() {
+            for step in (0..run.bytes).step_by(PAGE_BYTES as usize) {
+                if is_set(hot, (run.offset + step) / PAGE_BYTES) {
+                    cold.remove(&(((run.place + step) / CHUNK_BYTES) as usize));
+                }
+            }
+        }
+        cold
     }
 
     /// Reads the guest's memory from `offset` on, pages of zeros too. Both ends lie in the memory, on pages.
@@ -128,14 +147,16 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Verifies the checksum of every stored page; the numbers of the chunks that have others.
+    /// Verifies the checksum of every stored page; the numbers of the chunks that have others. Chunks that lie
+    /// on another node are left out, unless `file` has a [far file](ImageFile::with_far_file).
     ///
     /// # Errors
     /// [`ImageError::Pool`].
     pub fn damaged_chunks(&self, file: &ImageFile) -> Result<Vec<usize>, ImageError> {
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut damaged = Vec::new();
-        for chunk in 0..self.map.chunks() {
+        let far = if file.far_file().is_none() { far_chunks(file) } else { BTreeSet::new() };
+        for chunk in (0..self.map.chunks()).filter(|chunk| !far.contains(&(*chunk as usize))) {
             let place = chunk * CHUNK_BYTES;
             let bytes = (self.map.stored_bytes() - place).min(CHUNK_BYTES) as usize;
             match self.read_pages(file, place, &mut buffer[..bytes]) {
@@ -147,8 +168,8 @@ impl Snapshot {
         Ok(damaged)
     }
 
-    /// What it takes; page n of the memory is hot if bit n % 64 of word n / 64 of `hot` is set. No page is far
-    /// or shared yet.
+    /// What it takes; page n of the memory is hot if bit n % 64 of word n / 64 of `hot` is set. No page is
+    /// shared yet.
     ///
     /// # Errors
     /// [`ImageError::Pool`].
@@ -157,9 +178,7 @@ impl Snapshot {
         let found = file.file().metadata();
         let found = found.map_err(|source| farfork_pool::PoolError::ReadImage { cid, source })?;
         let (raw_bytes, stored) = (self.map.memory_bytes(), self.map.stored_bytes());
-        let is_hot = |page: &u64| {
-            hot.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
-        };
+        let is_hot = |page: &u64| is_set(hot, *page);
         let pages = self.map.runs().iter().map(|run| {
             (run.offset / PAGE_BYTES..(run.offset + run.bytes) / PAGE_BYTES).filter(is_hot).count()
         });
@@ -170,7 +189,12 @@ impl Snapshot {
             hot_bytes,
             cold_bytes: stored - hot_bytes,
             pool_bytes: found.blocks() * 512,
+            far_bytes: file.far().map_or(0, FarParts::bytes),
             ..Footprint::default()
         })
     }
+}
+
+fn is_set(bits: &[u64], page: u64) -> bool {
+    bits.get((page / 64) as usize).is_some_and(|word| word >> (page % 64) & 1 != 0)
 }

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use farfork_image::error::ImageError;
 use farfork_image::format::{DATA_AT, Image};
 use farfork_image::header::Kind;
+use farfork_image::tier;
 use farfork_image::vm::{self, Extent, Imported, Metadata, Monitor, PageMap, Snapshot, VmError};
 use farfork_pool::{Pool, PoolError, Quota};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
@@ -289,4 +290,54 @@ proptest! {
         let map: &PageMap = &snapshot.map;
         prop_assert_eq!(map.runs().iter().map(|run| run.bytes).sum::<u64>(), map.stored_bytes());
     }
+}
+
+/// Hot pages come to lie together, the others may lie on another node, and nothing changes what is exported.
+#[test]
+fn a_repacked_snapshot_has_its_cold_chunks_far() {
+    let bed = Bed::new(48);
+    // One hot page in each window, which are all stored but for one page each.
+    let files = bed.files(4096, (0..4096).filter(|page| page % 512 != 7));
+    let made = bed.import(&files).unwrap();
+    let hot: Vec<u32> = (0..8).rev().map(|window| window * 512 + 9).chain([7, 9999]).collect();
+    let mut bits = vec![0u64; 64];
+    hot.iter().filter(|page| **page < 4096).for_each(|page| {
+        bits[*page as usize / 64] |= 1 << (page % 64);
+    });
+    let file = bed.pool.find(made.cid).unwrap();
+    let before = Snapshot::read_from(&file).unwrap();
+    assert!(before.cold_chunks(&bits).is_empty() && before.map.chunks() == 8);
+    let packed = vm::repack(&bed.pool, Some("a"), (&before, &file), &hot, &mut |_, _, _| ());
+    let cid = packed.unwrap().cid;
+    let file = bed.pool.find(cid).unwrap();
+    let snapshot = Snapshot::read_from(&file).unwrap();
+    let cold = snapshot.cold_chunks(&bits);
+    assert_eq!(cold, (1..8).collect());
+    let Extent::Stored { place, .. } = snapshot.map.at((7 * 512 + 9) * PAGE_BYTES) else {
+        panic!()
+    };
+    assert_eq!(place, 0);
+    assert!(same(&files.1, &bed.export(cid).unwrap().1));
+    // The other node has the same file.
+    let other = Pool::create(&bed.path("other"), 48 * CHUNK_BYTES).unwrap();
+    tier::pull(&other, None, &file, &mut |_, _| ()).unwrap();
+    let side = || File::open(bed.path(&format!("other/images/{cid}"))).unwrap();
+    let whole = bed.pool.find(cid).unwrap().with_far_file(side()).unwrap();
+    let node = tier::FarNode { address: "a:1".into(), key: "/key".into(), deadline_ms: 5000 };
+    tier::retier(&bed.pool, &whole, &cold, &node, &mut |_, _| ()).unwrap();
+    let file = bed.pool.find(cid).unwrap();
+    let footprint = snapshot.footprint(&file, &bits).unwrap();
+    assert_eq!(footprint.far_bytes, snapshot.map.stored_bytes() - CHUNK_BYTES);
+    assert!(footprint.pool_bytes < CHUNK_BYTES + (200 << 10), "{footprint:?}");
+    assert_eq!(snapshot.damaged_chunks(&file).unwrap(), [0usize; 0]);
+    assert!(bed.export(cid).is_err(), "far bytes were made up");
+    let mut page = vec![0; PAGE_BYTES as usize];
+    snapshot.read_memory(&file, (7 * 512 + 9) * PAGE_BYTES, &mut page).unwrap();
+    assert_eq!(page, content(7 * 512 + 9));
+    assert!(snapshot.read_memory(&file, 512 * PAGE_BYTES, &mut page).is_err());
+    let whole = file.with_far_file(side()).unwrap();
+    snapshot.read_memory(&whole, 512 * PAGE_BYTES, &mut page).unwrap();
+    assert_eq!(page, content(512));
+    tier::retier(&bed.pool, &whole, &Default::default(), &node, &mut |_, _| ()).unwrap();
+    assert!(same(&files.1, &bed.export(cid).unwrap().1));
 }

@@ -5,11 +5,14 @@ use std::path::Path;
 
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::header::Kind;
+use farfork_image::tier;
 use farfork_image::vm::{self, Imported, Monitor, Snapshot};
-use farfork_pool::Pool;
+use farfork_node::with_far_side;
+use farfork_pool::{ImageFile, Pool};
 use farfork_sys::words;
 use serde::Serialize;
 
+use super::record;
 use crate::output::print_json;
 use crate::progress::Progress;
 use crate::unfinished::UnfinishedFile;
@@ -43,6 +46,37 @@ pub(super) fn import(
     demand_free(pool, name).inspect_err(|_| drop(checkpoint::remove(pool, made.cid)))?;
     checkpoint::publish(pool, name, made.cid)?;
     report(name, &made, json)
+}
+
+/// The image, with the other node's file of it if parts lie there.
+pub(super) fn open(pool: &Pool, image: &str) -> Result<ImageFile, Box<dyn Error>> {
+    let file = pool.find(restore::resolve(pool, image)?)?;
+    let Some(whole) = with_far_side(&file)? else { return Ok(file) };
+    let node = whole.far().map(|far| far.source.as_str()).unwrap_or_default();
+    tier::demand_same(&whole, node)?;
+    Ok(whole)
+}
+
+/// Writes the image anew, with the pages that machines needed beside each other, and gives it its name.
+pub(super) fn repack(pool: &Pool, name: &ImageName) -> Result<(), Box<dyn Error>> {
+    let file = open(pool, &name.to_string())?;
+    let source = Snapshot::read_from(&file)?;
+    let hot = record::known(pool, file.id.cid)?;
+    if hot.is_empty() {
+        return Err(format!(
+            "cannot repack {name}: it is not known which pages its machines need; restore one with \"farfork vm \
+             serve\" first"
+        )
+        .into());
+    }
+    let mut shown = Progress::new("repacking");
+    let progress = &mut |doing, done, all| shown.bytes_of(doing, done, all);
+    let made = vm::repack(pool, Some(name.user()), (&source, &file), &hot, progress)?;
+    drop(shown);
+    record::add(pool, made.cid, &hot)?;
+    checkpoint::publish(pool, name, made.cid)?;
+    println!("{}", made.cid);
+    Ok(())
 }
 
 /// Refuses a name that means an image of processes: an import must not remove that.
@@ -99,7 +133,7 @@ pub(super) fn export(
     if std::path::absolute(snapshot)? == std::path::absolute(memory)? {
         return Err("cannot export state and memory to one file: give two paths".into());
     }
-    let file = pool.find(restore::resolve(pool, image)?)?;
+    let file = open(pool, image)?;
     let source = Snapshot::read_from(&file)?;
     let refused = |path: &Path| {
         let path = path.display().to_string();

@@ -2,6 +2,7 @@
 
 mod events;
 mod files;
+mod record;
 mod serve;
 mod show;
 
@@ -46,6 +47,15 @@ pub(crate) enum Command {
         /// Memory file to write. Pages of zeros become holes.
         memfile: PathBuf,
     },
+    /// Write a snapshot anew, so that the pages that its machines were seen to need lie beside each other, in
+    /// this order, and print the id of the new image. Then "farfork images tier" can move the others to another
+    /// node. The old image is removed with its last name.
+    Repack {
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Name of the image.
+        name: ImageName,
+    },
     /// Show what a snapshot takes.
     Show {
         #[command(flatten)]
@@ -58,10 +68,8 @@ pub(crate) enum Command {
     },
     /// Fill the memory of virtual machines that restore a snapshot with Firecracker's memory backend
     /// Uffd. Prints the path of the socket when monitors can connect. The first SIGINT or SIGTERM ends it
-    /// when all machines have ended, the second kills their monitors.
-    ///
-    /// A guest that is loaded paused and resumed when its machine is filled does not wait for pages that
-    /// earlier machines needed.
+    /// when all machines have ended, the second kills their monitors. A guest that is loaded paused, and resumed
+    /// when its machine is filled, does not wait for pages that earlier machines needed.
     Serve {
         #[command(flatten)]
         pool: PoolArg,
@@ -104,6 +112,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             };
             return serve::run(&pool.open()?, image, socket, record, *json);
         }
+        Command::Repack { pool, name } => files::repack(&pool.open()?, name)?,
         Command::ServePages => return serve::serve_pages(),
         Command::Show { pool, image, json } => show::run(&pool.open()?, image, *json)?,
     }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use farfork_image::tier::{self, FarNode};
 use farfork_image::vm::{self, Snapshot};
 use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk};
 use farfork_pageserver::{Counters, Event, Holder, Record, Recording};
@@ -94,6 +95,18 @@ impl Bed {
         }
     }
 
+    /// Leaves no page in the pool; the pool that has them all.
+    pub fn move_away(&self) -> PathBuf {
+        let other = Pool::create(&self.path(OTHER), 128 << 20).unwrap();
+        let file = self.pool.find(self.cid).unwrap();
+        tier::pull(&other, None, &file, &mut |_, _| ()).unwrap();
+        let chunks = Snapshot::read_from(&file).unwrap().map.chunks() as usize;
+        let whole = file.with_far_file(side(&self.path(OTHER), self.cid).unwrap()).unwrap();
+        let node = FarNode { address: "a:1".into(), key: "/key".into(), deadline_ms: 5000 };
+        tier::retier(&self.pool, &whole, &(0..chunks).collect(), &node, &mut |_, _| ()).unwrap();
+        other.path().to_owned()
+    }
+
     pub fn serve(&self) -> Serving {
         self.serve_with(Record::Nothing, Vec::new())
     }
@@ -154,7 +167,10 @@ impl Serving {
         let _watchdog = Watchdog::start();
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let saved = Arc::clone(&recorded);
-        let (file, path) = (pool.find(cid).unwrap(), socket.clone());
+        let (mut file, path) = (pool.find(cid).unwrap(), socket.clone());
+        if file.far().is_some() {
+            file = file.with_far_file(side(&socket.with_file_name(OTHER), cid).unwrap()).unwrap();
+        }
         let servers = Arc::new(Mutex::new(Vec::new()));
         let (sender, events) = channel();
         let (stops, stopped) = UnixStream::pair().unwrap();
@@ -272,6 +288,14 @@ pub fn child(what: &str) -> Command {
 
 fn server(channel: OwnedFd) -> std::io::Result<std::process::Child> {
     child("serve").stdin(Stdio::from(channel)).spawn()
+}
+
+/// The pool of another node, beside that of this one.
+const OTHER: &str = "other";
+
+/// The image in it.
+fn side(pool: &Path, cid: Cid) -> std::io::Result<File> {
+    File::open(pool.join(format!("images/{cid}")))
 }
 
 /// Writes to the file of an image, which no process should.
