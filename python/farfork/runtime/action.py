@@ -41,6 +41,7 @@ from farfork.listener import Listener, ListenError
 from farfork.protocol import Message
 from farfork.runtime import process
 from farfork.runtime.confinement import ConfinementError, enter
+from farfork.runtime.kept import Kept
 from farfork.runtime.launch import LaunchError, execute
 from farfork.runtime.lifecycle import Lifecycle
 
@@ -70,6 +71,7 @@ class Action:
         self._lifecycle = Lifecycle(listener)
         self._function: loader.Function | None = None
         self._environment = process.Environment()
+        self._kept = Kept()
         self._connection: socket.socket | None = None
         self._is_over = False
         self._calls = {
@@ -116,8 +118,10 @@ class Action:
         try:
             if confinement := _object(body, "confinement"):
                 enter(confinement)
+                self._kept.begin()
             _set_environment(_object(value, "env"))
             self._function = _load(value, body.get("folder"))
+            self._kept.end()
         except CallError:
             raise
         except ConfinementError as error:
@@ -173,6 +177,8 @@ class Action:
         return status, result
 
     def _prepare(self, _body: Message) -> Answer:
+        if reason := self._kept.reason():
+            return HTTPStatus.BAD_GATEWAY, {"ok": False, "error": reason}
         answer = self._lifecycle.prepare()
         return (HTTPStatus.OK if answer["ok"] else HTTPStatus.BAD_GATEWAY), answer
 

@@ -27,6 +27,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("fd_socketpair"),
     Program::c("fd_in_flight").as_pid_one(),
     Program::c("fd_memfd"),
+    Program::c("exec_memfd"),
+    Program::c("ring_idle").as_pid_one(),
     Program::c("fd_no_follow"),
     Program::c("fd_many"),
     Program::c("aio_idle").options(&["--aio-idle"]).as_pid_one(),

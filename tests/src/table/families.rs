@@ -18,4 +18,5 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("tree_locks").tree().excludes("lock"),
     // A clone whose child is stopped is not yet out of the restorer's code.
     Program::c("tree_stopped").tree().no_clone_of_clone(),
+    Program::c("tree_stop_unreported").tree().no_clone_of_clone(),
 ];

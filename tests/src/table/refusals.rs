@@ -21,7 +21,14 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_child").refused(&["child"]),
     Program::c("refuse_clone_vm").refused(&["shares the memory"]),
     Program::c("refuse_zombie").refused(&["its status was not taken"]),
-    Program::c("refuse_io_uring").refused(&["a ring)"]),
+    Program::c("refuse_io_uring").refused(&["a ring)", "only idle rings"]),
+    ring("refuse_io_uring_busy", &[("KIND", "busy")], &["under way"]),
+    ring("refuse_io_uring_reads", &[("KIND", "reads")], &["only idle rings"]),
+    ring("refuse_io_uring_eventfd", &[("KIND", "eventfd")], &["registered"]),
+    ring("refuse_io_uring_single", &[("KIND", "single")], &["restricted to one thread"]),
+    ring("refuse_io_uring_disabled", &[("KIND", "disabled")], &["restricted to one thread"]),
+    ring("refuse_io_uring_polled", &[("KIND", "polled")], &["polled by a thread"]),
+    Program::c("refuse_urgent").refused(&["cannot be read without consuming"]),
     Program::c("refuse_ldt").refused(&["local descriptor table"]),
     Program::c("refuse_keyring").refused(&["process keyring"]),
     Program::of("refuse_keyring_thread", Source::C("refuse_keyring"))
@@ -82,3 +89,12 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("refuse_chroot").refused(&["without chroot"]),
     Program::c("refuse_ptraced").refused(&["trace"]),
 ];
+
+/// A ring of io_uring of some kind, refused with `words`.
+const fn ring(
+    name: &'static str,
+    env: &'static [(&'static str, &'static str)],
+    words: &'static [&'static str],
+) -> Program {
+    Program::of(name, Source::C("refuse_io_uring")).env(env).refused(words)
+}

@@ -12,6 +12,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("packet").own_network(),
     Program::c("netlink").own_network(),
     Program::c("udp").own_network(),
+    Program::c("udp_within").own_network(),
     Program::c("multicast").own_network(),
     Program::c("socket_options").own_network(),
 ];

@@ -25,6 +25,7 @@ mod scene;
 mod seeds;
 mod share;
 mod stage;
+mod states;
 mod steps;
 mod tracer;
 mod trial;
@@ -62,6 +63,7 @@ const CASES: &[(&str, &[Case])] = &[
     ("restore", restore::CASES),
     ("seeds", seeds::CASES),
     ("share", share::CASES),
+    ("states", states::CASES),
     ("steps", steps::CASES),
     ("trial", trial::CASES),
 ];

@@ -35,6 +35,7 @@ pub const CASES: &[Case] = &[
     ("with_another_build_of_the_program", with_another_build_of_the_program),
     ("on_a_node_with_lower_limits", on_a_node_with_lower_limits),
     ("import_of_damaged_files", import_of_damaged_files),
+    ("beside_a_parent_that_sends_to_itself", beside_a_parent_that_sends_to_itself),
 ];
 
 /// A place with an agent and an image `a/b` of a program that goes on.
@@ -379,4 +380,18 @@ fn changed(bytes: &[u8], at: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[at] ^= 1;
     bytes
+}
+
+/// With another address, the clone's datagrams would reach the parent.
+fn beside_a_parent_that_sends_to_itself() -> Outcome {
+    let mut scene = Scene::set(32)?;
+    let agent = scene.agent()?;
+    let mut subject = scene.subject("udp_within")?;
+    scene.checkpoint(&subject, "a/b")?;
+    let words = ["Address already in use", "which a socket of the process sends to", "--node"];
+    refused(&scene, agent, "a/b", &words)?;
+    let other = ["restore", "a/b", "--inherit-fd", "3=udp:127.0.0.1:0"];
+    scene.fails(&other, 1, &["descriptor 3"])?;
+    subject.must_pass()?;
+    scene.strike()
 }

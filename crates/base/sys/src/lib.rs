@@ -23,6 +23,8 @@ pub mod frozen;
 #[cfg(feature = "std")]
 pub mod handle;
 #[cfg(feature = "std")]
+pub mod inet_diag;
+#[cfg(feature = "std")]
 pub mod inherited;
 #[cfg(feature = "std")]
 pub mod ipc;
@@ -58,6 +60,8 @@ pub mod process_group;
 pub mod promote;
 #[cfg(feature = "std")]
 pub mod ptrace;
+#[cfg(feature = "std")]
+pub mod ring;
 #[cfg(feature = "std")]
 pub mod sched;
 #[cfg(feature = "std")]

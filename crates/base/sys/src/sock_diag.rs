@@ -68,7 +68,12 @@ fn error_of(body: &[u8]) -> Errno {
 
 /// The attributes of a message about a socket: their kinds and values.
 pub fn attributes(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = body.get(MESSAGE_BYTES..).unwrap_or_default();
+    attributes_after(body, MESSAGE_BYTES)
+}
+
+/// The attributes that follow the first `bytes` of a message.
+pub fn attributes_after(body: &[u8], bytes: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(bytes..).unwrap_or_default();
     std::iter::from_fn(move || {
         let (length, kind) = (u16_at(rest, 0)?, u16_at(rest, 2)?);
         let value = rest.get(4..usize::from(length))?;

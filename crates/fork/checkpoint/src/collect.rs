@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use farfork_image::compile::{self, tree::Misplaced};
-use farfork_image::model::{Kinship, MadeOn, Member, Model, Stored};
+use farfork_image::model::{Kinship, MadeOn, Member, Model, OpenFile, RingQueue, Stored};
 
 use crate::copy::{self, Progress};
 use crate::descriptors::{KeptConnections, TreeDescriptors};
@@ -18,7 +18,7 @@ use crate::runs::Run;
 use crate::shared::{Layout, Objects};
 use crate::topology::ProcessTopology;
 use crate::tree::{self, StoppedTree};
-use crate::{bounds, descriptors, mounts};
+use crate::{bounds, descriptors, mounts, process};
 
 /// Processes as they were found: what goes into the model, and the pages to copy.
 pub struct Collected {
@@ -107,6 +107,7 @@ pub fn collect_observed(
         members[index].locks = own.locks;
         members[index].notices = own.notices;
     }
+    refuse_loose_rings(tree, seen, &members, &collected.files, refusals);
     let has_segments = objects.have_segments();
     let has_objects = has_segments || !ipc.semaphores.is_empty() || !ipc.queues.is_empty();
     let shared = objects.lay_out()?;
@@ -129,6 +130,42 @@ pub fn collect_observed(
         model.mounts = mounts::collect(&pids, &model, refusals)?;
     }
     Ok(Some(Collected { model, kept: collected.kept, memories, shared }))
+}
+
+/// Flags of a mapping of a ring that no process has changed.
+const RING_FLAGS: [&str; 11] = ["rd", "wr", "sh", "mr", "mw", "me", "ms", "de", "mm", "sd", "ac"];
+
+/// Queues of rings that are mapped where the process does not have the ring open, only in part, or with other
+/// attributes than the kernel gives them.
+fn refuse_loose_rings(
+    tree: &StoppedTree,
+    seen: &[ObservedProcess<'_>],
+    members: &[Member],
+    files: &[OpenFile],
+    refusals: &mut Refusals,
+) {
+    for seen in seen {
+        let index = tree.members().iter().position(|member| member.pid == seen.pid());
+        let own = index.map_or(&[][..], |index| &members[index].descriptors[..]);
+        let opened = own.iter().filter_map(|own| files.get(own.file as usize));
+        let queues: Vec<RingQueue> = opened
+            .filter_map(|file| match file {
+                OpenFile::Ring { queues, .. } => Some(queues.clone()),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        refusals.about(seen.pid());
+        for mapping in seen.mappings().iter().filter(|mapping| mapping.is_ring()) {
+            let (start, bytes) = (mapping.start, mapping.end - mapping.start);
+            let is_known = queues.iter().any(|own| (own.start, own.bytes) == (start, bytes));
+            let is_plain = mapping.flags.iter().all(|flag| RING_FLAGS.contains(&flag.as_str()));
+            if !is_known || !is_plain {
+                let object = format!("mapping {start:x}-{:x} {}", mapping.end, mapping.name);
+                refusals.add(object, causes::descriptors::IO_URING);
+            }
+        }
+    }
 }
 
 /// A process that a clone could not have in its session, under its parent.
@@ -208,7 +245,33 @@ fn members(
         memories.push(Pages { pid, member: index, runs, image_pages, calls });
         members.push(Member { kinship: topology.kinship(index)?, ..own.member });
     }
+    find_unreported_stops(tree, &mut members, &memories)?;
     Ok((members, memories, made_on))
+}
+
+/// Asks each parent of a stopped member whether it has yet to wait for the stop.
+fn find_unreported_stops(
+    tree: &StoppedTree,
+    members: &mut [Member],
+    memories: &[Pages],
+) -> Result<(), CheckpointError> {
+    for Pages { pid, member: parent, calls, .. } in memories {
+        let is_asked = |child: &&mut Member| {
+            child.process.is_stopped && child.kinship.parent == Some(*parent as u32)
+        };
+        let stopped: Vec<&mut Member> = members.iter_mut().filter(is_asked).collect();
+        if stopped.is_empty() {
+            continue;
+        }
+        let own = tree.living().find(|(_, stopped)| stopped.pid() == *pid);
+        let Some((_, own)) = own else { continue };
+        let injector = calls.injector(own)?;
+        for child in stopped {
+            child.process.stop_is_unreported =
+                process::has_unreported_stop(&injector, *pid, child.process.pid)?;
+        }
+    }
+    Ok(())
 }
 
 impl Collected {

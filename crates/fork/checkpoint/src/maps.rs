@@ -63,6 +63,11 @@ impl Mapping {
         self.name.starts_with("/[aio]")
     }
 
+    /// Whether it shows a queue of a ring of io_uring.
+    pub fn is_ring(&self) -> bool {
+        self.name == "anon_inode:[io_uring]"
+    }
+
     /// Whether any of it lies where farfork keeps its own code in a clone.
     pub fn reaches_restorer_window(&self) -> bool {
         self.end > window::BASE && self.start < window::END

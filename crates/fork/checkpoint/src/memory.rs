@@ -52,6 +52,7 @@ fn regions(
     let is_program = |mapping: &&Mapping| {
         !is_kernels(mapping)
             && !mapping.is_aio_ring()
+            && !mapping.is_ring()
             && ancestor.is_none_or(|ancestor| !ancestor.owns(mapping))
     };
     for mapping in mappings.iter().filter(is_program) {
@@ -174,9 +175,6 @@ fn region(
     })
 }
 
-/// The kernel's name for the queues of a ring.
-const RING: &str = "anon_inode:[io_uring]";
-
 /// Why a mapping cannot be carried.
 fn obstacle(mapping: &Mapping, is_object: bool) -> Option<&'static Cause> {
     let is_device = mapping.has("io") || mapping.has("pf");
@@ -187,7 +185,6 @@ fn obstacle(mapping: &Mapping, is_object: bool) -> Option<&'static Cause> {
         (mapping.has("ht") && !mapping.is_huge_anonymous(), causes::memory::HUGETLB),
         (mapping.has("um") || mapping.has("uw") || mapping.has("ui"), causes::memory::USERFAULTFD),
         (mapping.has("ss"), causes::memory::SHADOW_STACK),
-        (mapping.name == RING, causes::descriptors::IO_URING),
         (mapping.is_shared && is_unnamed && !is_object, causes::memory::UNKNOWN_SHARED),
     ]
     .into_iter()

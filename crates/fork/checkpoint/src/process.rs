@@ -26,6 +26,21 @@ const PR_TIMER_CREATE_RESTORE_IDS: u64 = 77;
 const PR_TIMER_CREATE_RESTORE_IDS_GET: u64 = 2;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
 
+/// Whether process `pid` has yet to wait for the stop of its child `child`, an id of its PID namespace.
+pub fn has_unreported_stop(
+    injector: &Injector<'_>,
+    pid: i32,
+    child: u32,
+) -> Result<bool, CheckpointError> {
+    let leader = injector.thread(pid)?;
+    let how = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let args = [libc::P_PID.into(), child.into(), injector.scratch(), how as u64, 0, 0];
+    leader.call(libc::SYS_waitid, args)?;
+    // `si_signo`, 0 if there is nothing to wait for.
+    let [first] = injector.words()?;
+    Ok(first as u32 != 0)
+}
+
 /// Identity and attributes.
 pub fn collect(
     injector: &Injector<'_>,
@@ -79,6 +94,7 @@ pub fn collect(
         merges_memory: merges == 1,
         locks_future: 0,
         is_stopped: false,
+        stop_is_unreported: false,
         oom_score_adj: number(pid, "oom_score_adj", 10) as i32,
         coredump_filter: number(pid, "coredump_filter", 16) as u32,
         limits: limits(pid)?,

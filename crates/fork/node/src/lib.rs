@@ -32,6 +32,7 @@ mod preforked;
 pub mod profile;
 mod promote;
 mod registry;
+mod rings;
 mod session;
 mod start;
 mod sync;

@@ -26,6 +26,7 @@ use crate::headroom::MemoryHeadroom;
 use crate::images::{NodeImage, Pin};
 use crate::profile::{self, Profile, Watched};
 use crate::registry::{CloneNumber, CloneOrigin};
+use crate::rings::Rings;
 use crate::session::Node;
 use crate::sync::locked;
 use crate::user;
@@ -69,7 +70,8 @@ impl Node {
         let pool = self.images.pool(&call.pool)?;
         let (image, pin) = pool.attach(cid)?;
         self.check_rights(call, &image)?;
-        let externals = externals::gather(&image.attached.image.model, call, fds)?;
+        let mut externals = externals::gather(&image.attached.image.model, call, fds)?;
+        let _rings = Rings::make(&image.attached.image.model, &mut externals)?;
         if !call.same_pid && image.attached.image.model.connections().next().is_some() {
             return Err(NodeError::Connections { name: call.name.clone() });
         }

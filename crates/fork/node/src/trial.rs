@@ -32,6 +32,7 @@ use crate::externals::stand_in;
 use crate::handover::Handover;
 use crate::headroom;
 use crate::images::{NodeImage, Pin};
+use crate::rings::Rings;
 use crate::session::Node;
 use crate::start::await_message;
 
@@ -161,6 +162,7 @@ fn could_not_go_on(status: i32) -> bool {
 struct StandIns {
     given: Vec<OwnedFd>,
     _others: Vec<OwnedFd>,
+    _rings: Rings,
 }
 
 impl StandIns {
@@ -177,7 +179,8 @@ impl StandIns {
         for _ in replaceables(model) {
             given.push(stand_in()?);
         }
-        Ok(StandIns { given, _others: others })
+        let _rings = Rings::make(model, &mut given)?;
+        Ok(StandIns { given, _others: others, _rings })
     }
 }
 

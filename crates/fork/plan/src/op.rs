@@ -29,6 +29,12 @@ pub mod nr {
     /// Gives the external descriptor `args[0]` (a slot) if the caller has supplied it, and then
     /// leaves out the next `args[1]` ops, which make the parent's.
     pub const TAKE_SUPPLIED: u32 = 0x8007;
+    /// Gives the ring of io_uring that the agent has made, and whose number there it has written to the socket
+    /// pair with end `args[0]`. Clones may not make rings.
+    pub const TAKE_RING: u32 = 0x801c;
+    /// Maps a queue of the ring of io_uring `args[0]` at `args[1]`: `args[2]` bytes with rights `args[3]` at
+    /// offset `args[4]`.
+    pub const MAP_RING: u32 = 0x801d;
     /// Gives the file that the Unix socket `args[0]` is bound to the mode `args[1]`, the user
     /// `args[2]` and the group `args[3]`. Fails with ESTALE if it is not at the path `args[4]`.
     pub const SOCKET_FILE: u32 = 0x8010;

@@ -33,6 +33,7 @@ mod packets;
 mod pager;
 mod place;
 mod rights;
+mod ring;
 mod run;
 mod settle;
 mod shared;

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::family;
 use crate::ipc;
 use crate::place;
+use crate::ring;
 use crate::settle::{VDSO, VDSO_AT};
 use crate::shared::SHARED;
 use crate::slots::Slots;
@@ -121,6 +122,8 @@ impl Slots {
                 nr::BIND => place::bind(&mut self.rights, args),
                 nr::WATCH => place::watch(&mut self.rights, args),
                 nr::MARK => place::mark(&mut self.rights, args),
+                nr::TAKE_RING => ring::take(args),
+                nr::MAP_RING => ring::map(args),
                 nr::MAKE_AIO => aio::make(args),
                 nr::MAKE_IPC => ipc::make(args),
                 nr::SEND_ALL => send_all(args),

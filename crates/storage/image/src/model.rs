@@ -29,7 +29,10 @@ use serde::{Deserialize, Serialize};
 
 pub use clocks::{Clocks, Offsets, Readings};
 pub use connection::TcpConnection;
-pub use files::{Descriptor, EpollWatch, FanotifyMark, InotifyWatch, OpenFile};
+pub use files::{
+    Descriptor, EpollWatch, FanotifyMark, InotifyWatch, MOST_RINGS, OpenFile, RING_POSITIONS,
+    RingQueue,
+};
 pub use filter::SeccompFilter;
 pub use identity::{Credentials, Hardening, Scheduling};
 pub use ipc::{MessageQueue, QueuedMessage, SemaphoreSet, SystemVIdentity};

@@ -14,9 +14,9 @@ use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
 use crate::compile::tree;
 use crate::model::{
-    Backing, FileStamp, Member, Memory, Message, Model, ObjectExtent, ObjectKind, OpenFile, Region,
-    SETTINGS_BYTES, SeccompFilter, Segment, SharedObject, Socket, SocketOption, SocketRole, Stored,
-    Thread, UnnamedFile,
+    Backing, FileStamp, MOST_RINGS, Member, Memory, Message, Model, ObjectExtent, ObjectKind,
+    OpenFile, RING_POSITIONS, Region, RingQueue, SETTINGS_BYTES, SeccompFilter, Segment,
+    SharedObject, Socket, SocketOption, SocketRole, Stored, Thread, UnnamedFile,
 };
 
 /// Addresses of user space, also with five levels of page tables.
@@ -33,6 +33,8 @@ const VDSO_BYTES: u64 = 1 << 20;
 const MAX_FDS: u32 = 1 << 20;
 /// Beyond the size of any object that fits into the address space.
 const OBJECT_BYTES: u64 = 1 << 48;
+/// Most completions that a ring has room for (`IORING_MAX_CQ_ENTRIES`).
+const RING_ENTRIES: u32 = 65_536;
 /// What `memfd_create` takes at most.
 const MEMFD_NAME_BYTES: usize = 249;
 /// Words of an auxiliary vector; the kernel has some 50.
@@ -166,6 +168,8 @@ impl Model {
         let is_external = |file: &&OpenFile| matches!(file, OpenFile::External { .. });
         let externals = self.files.iter().filter(is_external).count();
         demand(externals + 3 <= MAX_REQUEST_FDS, "too many external descriptors")?;
+        let is_ring = |file: &&OpenFile| matches!(file, OpenFile::Ring { .. });
+        demand(self.files.iter().filter(is_ring).count() <= MOST_RINGS, "too many rings")?;
         self.unnamed.iter().try_for_each(UnnamedFile::validate)?;
         for terminal in &self.terminals {
             demand(terminal.settings.len() == SETTINGS_BYTES, "a terminal without settings")?;
@@ -205,6 +209,12 @@ impl Model {
                 validate_options(options)
             }
             OpenFile::Socket(socket) => socket.validate(),
+            OpenFile::Ring { entries, completions, position, queues, .. } => {
+                let sizes = [*entries, *completions].map(u32::is_power_of_two);
+                demand(sizes == [true; 2] && *completions <= RING_ENTRIES, "a ring of no size")?;
+                demand(*position <= RING_POSITIONS, "a ring that has seen too many requests")?;
+                queues.iter().try_for_each(RingQueue::validate)
+            }
             OpenFile::Object { object, .. } => self.demand_object(*object),
             OpenFile::ProcessHandle { member, .. } => self.demand_member(*member),
             OpenFile::Epoll { watches, .. } => {
@@ -297,7 +307,7 @@ fn validate_options(options: &[SocketOption]) -> Check {
 impl Socket {
     fn validate(&self) -> Check {
         let peer = match &self.role {
-            SocketRole::Connected { peer } => Some(peer),
+            SocketRole::Connected { peer } | SocketRole::Within { peer } => Some(peer),
             SocketRole::Established(connection) => {
                 demand(self.name.is_some(), "a connection without a local address")?;
                 let all = connection.sent.1.len();
@@ -314,6 +324,7 @@ impl Socket {
         let fit = |bytes: &Vec<u8>| (2..=ADDRESS_BYTES).contains(&bytes.len());
         demand(addresses.into_iter().all(fit), "a socket with an address that is too long")?;
         self.file.iter().try_for_each(|file| path(&file.place))?;
+        demand(self.shutdown <= 3, "a socket that was shut down in no known way")?;
         validate_options(&self.options)?;
         validate_options(&self.last_options)?;
         demand(self.filter.len() <= FILTER_INSTRUCTIONS, "a socket filter that is too long")
@@ -323,6 +334,15 @@ impl Socket {
 fn range(start: u64, end: u64) -> Check {
     let aligned = start.is_multiple_of(PAGE_BYTES) && end.is_multiple_of(PAGE_BYTES);
     demand(aligned && start < end && end <= ADDRESSES, "a mapping at an invalid address")
+}
+
+impl RingQueue {
+    fn validate(&self) -> Check {
+        let end = self.start.saturating_add(self.bytes);
+        range(self.start, end)?;
+        let is_apart = end <= window::BASE || self.start >= window::END;
+        demand(is_apart, "a ring where the restorer lies")
+    }
 }
 
 impl Region {

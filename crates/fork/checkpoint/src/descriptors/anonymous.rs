@@ -2,7 +2,7 @@
 
 use farfork_image::model::OpenFile;
 
-use super::error::{CaptureError, CaptureResult, refuse, refuse_detail};
+use super::error::{CaptureError, CaptureResult, refuse};
 use super::subject::Subject;
 use super::table::Entry;
 use super::watches::{fanotify, inotify};
@@ -51,10 +51,7 @@ pub fn capture(name: &str, group: &[&Entry], subject: &Subject) -> CaptureResult
         "inotify" => inotify::capture(entry, subject),
         "fanotify" => fanotify::capture(entry, subject),
         "pidfd" => process(group, subject),
-        "io_uring" => {
-            let what = ring::describe(subject.pid);
-            Err(refuse_detail(what, causes::descriptors::IO_URING))
-        }
+        "io_uring" => ring::capture(group, subject),
         _ => Err(refusal(name)),
     }
 }

@@ -13,7 +13,7 @@ use farfork_sys::kcmp;
 use farfork_sys::peek::{PeekCursor, Sender};
 use farfork_sys::unix_diag::UnixSocket;
 use rustix::io::{Errno, fcntl_dupfd_cloexec, ioctl_fionread};
-use rustix::net::sockopt;
+use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::error::{CaptureError, DescriptorError, kernel_error, refuse, refuse_detail};
 use super::handle::Handles;
@@ -184,6 +184,9 @@ fn messages(socket: &OwnedFd, known: &UnixSocket) -> Result<Option<Vec<FoundMess
 
 /// A stream, in pieces that end where descriptors were sent or the sender changes.
 fn stream(socket: &OwnedFd, look: &PeekCursor<'_>) -> Result<Option<Vec<FoundMessage>>, Errno> {
+    if has_urgent_byte(socket)? {
+        return Ok(None);
+    }
     let waiting = ioctl_fionread(socket)? as usize;
     let mut room = vec![0; waiting];
     let (mut pieces, mut at): (Vec<FoundMessage>, usize) = (Vec::new(), 0);
@@ -212,6 +215,17 @@ fn stream(socket: &OwnedFd, look: &PeekCursor<'_>) -> Result<Option<Vec<FoundMes
     Ok(Some(pieces))
 }
 
+/// Whether a byte waits that was sent with MSG_OOB: looking at the stream does not show where.
+fn has_urgent_byte(socket: &OwnedFd) -> Result<bool, Errno> {
+    let look = RecvFlags::OOB | RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recv(socket, &mut [0u8; 1][..], look) {
+        // None waits, or the kernel (before Linux 5.15) has none.
+        Err(Errno::INVAL | Errno::AGAIN | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+        Ok(_) => Ok(true),
+    }
+}
+
 /// Refuses what cannot be made without a number of its own, which nothing in flight has.
 pub fn check(entry: &Entry, file: &OpenFile) -> Result<(), CaptureError> {
     if entry.held.is_none() {
@@ -237,6 +251,7 @@ pub fn check(entry: &Entry, file: &OpenFile) -> Result<(), CaptureError> {
         OpenFile::Epoll { .. }
         | OpenFile::Inotify { .. }
         | OpenFile::Fanotify { .. }
+        | OpenFile::Ring { .. }
         | OpenFile::TerminalMaster { .. }
         | OpenFile::TerminalSlave { .. } => Err(refuse(causes::sockets::PAIR_DESCRIPTORS)),
     }

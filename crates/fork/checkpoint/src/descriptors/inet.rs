@@ -55,15 +55,16 @@ pub fn capture(
     if !is_at_home(socket, &new).map_err(failed())? {
         return elsewhere(words, &role);
     }
-    if role == SocketRole::Idle && kind.kind == libc::SOCK_DGRAM {
-        check_shutdown(socket, &words).map_err(failed())??;
-    }
+    let shutdown = match kind.kind {
+        libc::SOCK_DGRAM => shutdown(entry, subject, socket).map_err(failed())?,
+        _ => 0,
+    };
     let mut made = made(entry, subject, socket, kind, words)?;
     made.name = local_address(socket.as_fd()).ok().filter(|name| is_bound(name, kind));
     if let SocketRole::Established(_) = role {
         made.options.retain(|option| !options::is_of_connection(option));
     }
-    made.role = role;
+    (made.role, made.shutdown) = (role, shutdown);
     let memberships = multicast::memberships(subject.pid, socket);
     made.options.extend(memberships.ok_or_else(|| refuse_sources(&made.description))?);
     Ok(OpenFile::Socket(Box::new(made)))
@@ -165,11 +166,37 @@ pub fn poll_state(socket: &OwnedFd) -> Result<PollFlags, Errno> {
     Ok(asked[0].revents())
 }
 
-fn check_shutdown(socket: &OwnedFd, words: &str) -> Result<Result<(), CaptureError>, Errno> {
-    if !poll_state(socket)?.contains(PollFlags::RDHUP) {
-        return Ok(Ok(()));
+/// Bit 0 if a socket of datagrams was shut down for reading, bit 1 if for writing. The kernel does not list
+/// sockets without a port: of these it shows the first only.
+fn shutdown(entry: &Entry, subject: &Subject, socket: &OwnedFd) -> Result<u32, Errno> {
+    let for_reading = u32::from(poll_state(socket)?.contains(PollFlags::RDHUP));
+    let listed = subject.network.shut_down(entry.inode.ino() as u32)?;
+    Ok(listed.map_or(for_reading, u32::from))
+}
+
+/// Finds sockets that are connected to others of `files`: with other addresses than their parents', clones
+/// would send to these.
+pub fn find_those_within(files: &mut [OpenFile]) {
+    let sockets = || {
+        files.iter().map(|file| match file {
+            OpenFile::Socket(socket) => Some(&**socket),
+            _ => None,
+        })
+    };
+    let is_within = |own: &Socket| sockets().flatten().any(|to| own.sends_to(to));
+    let is_sent_to = |own: &Socket| sockets().flatten().any(|from| from.sends_to(own));
+    let found: Vec<(bool, bool)> = sockets()
+        .map(|own| own.map_or((false, false), |own| (is_within(own), is_sent_to(own))))
+        .collect();
+    for (file, (is_within, is_sent_to)) in files.iter_mut().zip(found) {
+        let OpenFile::Socket(socket) = file else { continue };
+        if is_sent_to {
+            socket.description.push_str(", which a socket of the process sends to");
+        }
+        if let (true, SocketRole::Connected { peer }) = (is_within, &mut socket.role) {
+            socket.role = SocketRole::Within { peer: std::mem::take(peer) };
+        }
     }
-    Ok(Err(refuse_detail(words, causes::sockets::SHUT_DOWN)))
 }
 
 /// A connection that is over has neither address nor options that matter, and is one of TCP: only
@@ -212,9 +239,12 @@ pub fn made(
         other => other.map_err(failed())?,
     };
     let locked = integer_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_LOCK_FILTER);
+    let is_stream = kind.kind == libc::SOCK_STREAM;
+    let buffers = options::buffers(socket, &new, is_stream).map_err(failed())?;
     Ok(Socket {
         options: options::changed(socket, &new),
-        buffers: options::buffers(socket, &new).map_err(failed())?,
+        buffers: buffers.sizes,
+        last_options: buffers.unlocked.into_iter().collect(),
         filter,
         is_filter_locked: locked.map_err(failed())? != 0,
         ..plain(entry, kind, words)

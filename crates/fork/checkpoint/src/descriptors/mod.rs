@@ -133,6 +133,7 @@ pub fn collect(
     for own in &mut collected.own {
         own.descriptors.sort_by_key(|descriptor| descriptor.fd);
     }
+    inet::find_those_within(&mut collected.files);
     refuse_too_many_externals(&collected.files, refusals);
     if pids.len() > 1 {
         refuse_own_in_flight(&collected.files, refusals);

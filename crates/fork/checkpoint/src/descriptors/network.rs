@@ -1,15 +1,18 @@
 //! The network namespace of the process, and what is asked of the kernel there.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
+use farfork_sys::inet_diag::udp_shut_down;
 use farfork_sys::packet_diag::{PacketSocket, packet_sockets};
 use farfork_sys::socket::socket_in;
 use farfork_sys::unix_diag::{UnixSocket, unix_sockets};
+
+use rustix::io::Errno;
 
 use super::error::{DescriptorError, kernel_error, proc_error};
 
@@ -37,6 +40,8 @@ pub struct Network {
     /// Nothing if it is also this process's.
     namespace: Option<File>,
     new: RefCell<HashMap<SocketKind, Rc<OwnedFd>>>,
+    /// How each UDP socket there was shut down, once that is asked.
+    shut_down: OnceCell<HashMap<u32, u8>>,
 }
 
 impl Network {
@@ -46,7 +51,8 @@ impl Network {
         let theirs = File::open(format!("/proc/{pid}/ns/net")).map_err(failed())?;
         let ours = fs::metadata("/proc/self/ns/net").map_err(failed())?;
         let is_ours = theirs.metadata().map_err(failed())?.ino() == ours.ino();
-        Ok(Network { pid, namespace: Some(theirs).filter(|_| !is_ours), new: RefCell::default() })
+        let namespace = Some(theirs).filter(|_| !is_ours);
+        Ok(Network { pid, namespace, new: RefCell::default(), shut_down: OnceCell::new() })
     }
 
     fn place(&self) -> Option<BorrowedFd<'_>> {
@@ -73,6 +79,20 @@ impl Network {
     /// Packet sockets there; nothing where the kernel does not list them.
     pub fn packet_sockets(&self) -> Option<HashMap<u32, PacketSocket>> {
         packet_sockets(self.place()).ok()
+    }
+
+    /// How the UDP socket with this inode was shut down: bit 0 for reading, bit 1 for writing. Nothing if the
+    /// kernel does not list it.
+    pub fn shut_down(&self, inode: u32) -> Result<Option<u8>, Errno> {
+        if let Some(known) = self.shut_down.get() {
+            return Ok(known.get(&inode).copied());
+        }
+        let found = match udp_shut_down(self.place()) {
+            // A kernel without CONFIG_INET_UDP_DIAG.
+            Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL) => HashMap::new(),
+            found => found?,
+        };
+        Ok(self.shut_down.get_or_init(|| found).get(&inode).copied())
     }
 
     /// A new socket there, with the default settings.

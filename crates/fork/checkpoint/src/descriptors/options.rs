@@ -97,6 +97,13 @@ const IPV6: Level = (
     libc::IPPROTO_IPV6,
     &[
         libc::IPV6_V6ONLY,
+        2,  // IPV6_2292PKTINFO
+        3,  // IPV6_2292HOPOPTS
+        4,  // IPV6_2292DSTOPTS
+        5,  // IPV6_2292RTHDR
+        8,  // IPV6_2292HOPLIMIT
+        11, // IPV6_FLOWINFO
+        30, // IPV6_ROUTER_ALERT_ISOLATE
         libc::IPV6_UNICAST_HOPS,
         libc::IPV6_MULTICAST_IF,
         libc::IPV6_MULTICAST_HOPS,
@@ -246,17 +253,35 @@ fn cut(level: i32, name: i32, mut value: Vec<u8>) -> Vec<u8> {
     value
 }
 
-/// Sizes of the receive and send buffer that the process gave `socket`.
-pub fn buffers(socket: &OwnedFd, new: &OwnedFd) -> Result<(Option<u32>, Option<u32>), Errno> {
+/// Sizes of the receive and send buffer that the process gave `socket`, and, where setting them does not set
+/// it, too, `SO_BUF_LOCK`. The kernel resizes the buffers of streams itself.
+pub fn buffers(socket: &OwnedFd, new: &OwnedFd, is_stream: bool) -> Result<Buffers, Errno> {
     let ask = |socket: &OwnedFd, name| integer_option(socket.as_fd(), libc::SOL_SOCKET, name);
     let locks = ask(socket, BUFFER_LOCKS).ok();
     let size = |name, lock: i32| -> Result<Option<u32>, Errno> {
         let bytes = ask(socket, name)?;
+        let differs = bytes != ask(new, name)?;
         let is_set = match locks {
-            Some(locks) => locks & lock != 0,
-            None => bytes != ask(new, name)?,
+            Some(locks) => locks & lock != 0 || differs && !is_stream,
+            None => differs,
         };
         Ok(is_set.then_some(bytes as u32))
     };
-    Ok((size(libc::SO_RCVBUF, RECEIVE_LOCKED)?, size(libc::SO_SNDBUF, SEND_LOCKED)?))
+    let sizes = (size(libc::SO_RCVBUF, RECEIVE_LOCKED)?, size(libc::SO_SNDBUF, SEND_LOCKED)?);
+    let set = |size: Option<u32>, lock| if size.is_some() { lock } else { 0 };
+    let locked = set(sizes.0, RECEIVE_LOCKED) | set(sizes.1, SEND_LOCKED);
+    let unlocked = locks.filter(|locks| *locks != locked).map(|locks| SocketOption {
+        level: libc::SOL_SOCKET,
+        name: BUFFER_LOCKS,
+        value: locks.to_ne_bytes().to_vec(),
+    });
+    Ok(Buffers { sizes, unlocked })
+}
+
+/// What a process did to the buffers of a socket.
+pub struct Buffers {
+    /// Sizes for receiving and for sending, where it set them.
+    pub sizes: (Option<u32>, Option<u32>),
+    /// Which of these the kernel may change all the same.
+    pub unlocked: Option<SocketOption>,
 }

@@ -20,9 +20,10 @@ const PRINT_VERSION: &str = "console.log(process.versions.node); console.log(pro
 /// Makes OpenSSL draw random numbers from the processor, so that clones do not share them.
 const OPENSSL_CONFIG: &str = "openssl.cnf";
 /// The server's files, the first of which is executed.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("action.js", include_str!("nodejs/action.js")),
     ("random.js", include_str!("nodejs/random.js")),
+    ("kept.js", include_str!("nodejs/kept.js")),
     ("listening.js", include_str!("nodejs/listening.js")),
     ("load.js", include_str!("nodejs/load.js")),
     (OPENSSL_CONFIG, include_str!("nodejs/openssl.cnf")),

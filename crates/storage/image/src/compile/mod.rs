@@ -22,7 +22,7 @@ use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
 use crate::model::{Member, Model};
 use arena::Arena;
 use fd_layout::FdLayout;
-pub use fd_layout::{Supplied, externals, replaceables, supplied};
+pub use fd_layout::{Supplied, externals, replaceables, rings, supplied};
 
 /// One process of a model, in whose terms its plan is compiled.
 #[derive(Clone, Copy)]

@@ -168,7 +168,41 @@ pub enum OpenFile {
         /// What it was, for messages.
         description: String,
     },
+    /// A ring of io_uring in which nothing is under way and that only changes epoll instances, as libuv
+    /// makes them.
+    Ring {
+        /// Status flags.
+        flags: u32,
+        /// How many submissions it has room for.
+        entries: u32,
+        /// How many completions.
+        completions: u32,
+        /// Whether submissions go through an array of indices, each at its own place.
+        has_array: bool,
+        /// How many requests it has seen: head and tail of both queues.
+        position: u32,
+        /// Where its queues are mapped.
+        queues: Vec<RingQueue>,
+    },
 }
+
+/// Where a process has mapped a queue of a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingQueue {
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// `PROT_*` bits.
+    pub prot: u32,
+    /// `IORING_OFF_*`.
+    pub offset: u64,
+}
+
+/// Most requests that a carried ring has seen: a clone's is advanced to there one by one, for 0.3 us each.
+pub const RING_POSITIONS: u32 = 1 << 17;
+/// Most rings of an image.
+pub const MOST_RINGS: usize = 16;
 
 impl OpenFile {
     /// Status flags; those of a file from outside are its supplier's.
@@ -187,7 +221,8 @@ impl OpenFile {
             | OpenFile::ProcessHandle { flags, .. }
             | OpenFile::TerminalMaster { flags, .. }
             | OpenFile::TerminalSlave { flags, .. }
-            | OpenFile::SocketPair { flags, .. } => Some(*flags),
+            | OpenFile::SocketPair { flags, .. }
+            | OpenFile::Ring { flags, .. } => Some(*flags),
             OpenFile::Socket(socket) => Some(socket.flags),
             OpenFile::External { .. } => None,
         }

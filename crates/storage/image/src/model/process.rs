@@ -33,6 +33,8 @@ pub struct Process {
     pub is_child_subreaper: bool,
     /// Whether a signal had stopped it.
     pub is_stopped: bool,
+    /// Whether its parent has yet to wait for that stop.
+    pub stop_is_unreported: bool,
     /// Registrations of `membarrier`, as MEMBARRIER_CMD_GET_REGISTRATIONS returns them.
     pub membarrier: u32,
     /// `PR_GET_THP_DISABLE`: bit 0 disabled, bit 1 except where advised.

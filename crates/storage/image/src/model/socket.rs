@@ -1,5 +1,6 @@
 //! Sockets that a clone makes anew: what they were set to, and what they were to others.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub struct Socket {
     pub file: Option<SocketFile>,
     /// What it is to others.
     pub role: SocketRole,
+    /// Bit 0: shut down for reading, bit 1: for writing; of sockets of datagrams.
+    pub shutdown: u32,
 }
 
 /// The file of a Unix socket.
@@ -100,6 +103,12 @@ pub enum SocketRole {
         /// Whether the process has yet to read that it was reset.
         is_reset: bool,
     },
+    /// Sends datagrams to a socket of the image, by an address that must be the clone's then: with another,
+    /// the parent's socket would get them.
+    Within {
+        /// The address, as the kernel writes it.
+        peer: Vec<u8>,
+    },
 }
 
 impl Socket {
@@ -108,6 +117,33 @@ impl Socket {
         let path = self.name.as_ref().filter(|_| self.family == AF_UNIX)?.get(2..)?;
         let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
         path.get(..end).filter(|path| !path.is_empty())
+    }
+
+    /// Where it sends to, if it is a connected socket of datagrams.
+    pub fn peer(&self) -> Option<&Vec<u8>> {
+        match &self.role {
+            SocketRole::Connected { peer } | SocketRole::Within { peer } => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Whether datagrams that it sends to its peer arrive at `other`, both of the machine's own addresses.
+    pub fn sends_to(&self, other: &Socket) -> bool {
+        let is_datagram = |socket: &Socket| {
+            let kind = (socket.kind.cast_signed(), socket.protocol.cast_signed());
+            kind == (libc::SOCK_DGRAM, libc::IPPROTO_UDP)
+        };
+        let to = self.peer().and_then(|peer| endpoint(peer));
+        let at = other.name.as_ref().and_then(|name| endpoint(name));
+        let (Some((address, port)), Some((own, own_port))) = (to, at) else { return false };
+        let is_reached = own == address
+            || own.is_unspecified() && (address.is_loopback() || self.is_of_machine(address));
+        is_datagram(self) && is_datagram(other) && port == own_port && is_reached
+    }
+
+    /// Whether the kernel chose the peer's address for this end, too, as it does for the machine's own.
+    fn is_of_machine(&self, peer: IpAddr) -> bool {
+        self.name.as_ref().and_then(|name| endpoint(name)).is_some_and(|(own, _)| own == peer)
     }
 
     /// Whether a caller of restore may supply another in its place: one that others find by its
@@ -124,5 +160,52 @@ impl Socket {
     pub fn is_content(&self) -> bool {
         let is_netlink = self.family == libc::AF_NETLINK as u32;
         is_netlink || matches!(self.role, SocketRole::Connected { .. })
+    }
+}
+
+/// Address and port of a `sockaddr_in` or `sockaddr_in6`; a mapped address is one of IPv4.
+fn endpoint(address: &[u8]) -> Option<(IpAddr, u16)> {
+    let family = i32::from(u16::from_ne_bytes(*address.first_chunk()?));
+    let port = u16::from_be_bytes(*address.get(2..)?.first_chunk()?);
+    let ip = match family {
+        libc::AF_INET => Ipv4Addr::from(*address.get(4..)?.first_chunk::<4>()?).into(),
+        libc::AF_INET6 => Ipv6Addr::from(*address.get(8..)?.first_chunk::<16>()?).to_canonical(),
+        _ => return None,
+    };
+    Some((ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn udp(name: Option<[u8; 6]>, peer: Option<[u8; 6]>) -> Socket {
+        let at = |[a, b, c, d, high, low]: [u8; 6]| {
+            [&(libc::AF_INET as u16).to_ne_bytes()[..], &[high, low, a, b, c, d], &[0; 8]].concat()
+        };
+        let peer = peer.map(|peer| SocketRole::Connected { peer: at(peer) });
+        Socket {
+            family: libc::AF_INET as u32,
+            kind: libc::SOCK_DGRAM as u32,
+            protocol: libc::IPPROTO_UDP as u32,
+            name: name.map(at),
+            role: peer.unwrap_or_default(),
+            ..Socket::default()
+        }
+    }
+
+    #[test]
+    fn datagrams_arrive_where_port_and_address_are() {
+        let local = [127, 0, 0, 1, 0, 9];
+        assert!(udp(None, Some(local)).sends_to(&udp(Some(local), None)));
+        assert!(udp(None, Some(local)).sends_to(&udp(Some([0, 0, 0, 0, 0, 9]), None)));
+        assert!(!udp(None, Some(local)).sends_to(&udp(Some([127, 0, 0, 1, 0, 8]), None)));
+        assert!(!udp(None, Some(local)).sends_to(&udp(Some([127, 0, 0, 2, 0, 9]), None)));
+        assert!(!udp(None, None).sends_to(&udp(Some(local), None)));
+        // Another machine, where this one has a socket at the same port.
+        let far = udp(Some([10, 0, 0, 1, 0, 7]), Some([10, 0, 0, 2, 0, 9]));
+        assert!(!far.sends_to(&udp(Some([0, 0, 0, 0, 0, 9]), None)));
+        let own = udp(Some([10, 0, 0, 2, 0, 7]), Some([10, 0, 0, 2, 0, 9]));
+        assert!(own.sends_to(&udp(Some([0, 0, 0, 0, 0, 9]), None)));
     }
 }

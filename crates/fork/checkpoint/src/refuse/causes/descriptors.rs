@@ -28,10 +28,29 @@ causes! {
         remedy: "make it without MFD_HUGETLB",
     }
     IO_URING {
-        what: "ring of io_uring",
-        why: "the kernel works on its requests, and clones may not make rings",
-        remedy: "start the program by `farfork run`, as on a kernel without io_uring, so that \
-            libraries do without (UV_USE_IO_URING=0 does not keep libuv 1.50 and later from it)",
+        what: "ring of io_uring that is not one of libuv's",
+        why: "only idle rings that change epoll instances, as libuv's do, are carried",
+        remedy: "start the program by `farfork run`, as on a kernel without io_uring, so that libraries do \
+            without",
+    }
+    IO_URING_BUSY {
+        what: "ring of io_uring with requests under way",
+        why: "requests are under way, or their results unread",
+        remedy: "checkpoint the process when it is idle, or start it by `farfork run`, as on a kernel \
+            without io_uring",
+    }
+    IO_URING_SET_UP {
+        what: "ring of io_uring with a thread of the kernel (SQPOLL), something registered, or one issuer",
+        why: "it is polled by a thread of the kernel, restricted to one thread or in what it does, or has \
+            files, buffers or an eventfd registered",
+        remedy: "start the program by `farfork run`, as on a kernel without io_uring, so that libraries do \
+            without",
+    }
+    IO_URING_WORN {
+        what: "ring of io_uring that has seen more than 131072 requests",
+        why: "a clone's ring would have to be advanced by as many requests, one by one",
+        remedy: "checkpoint the program sooner after its start, or start it by `farfork run`, as on a \
+            kernel without io_uring",
     }
     USERFAULTFD {
         what: "userfaultfd",

@@ -7,7 +7,7 @@ causes! {
         remedy: "close it before the checkpoint",
     }
     SHUT_DOWN {
-        what: "socket without a peer that was shut down",
+        what: "Unix socket without a peer that was shut down",
         why: "it was shut down",
         remedy: "close it before the checkpoint",
     }

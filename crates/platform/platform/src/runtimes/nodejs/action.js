@@ -20,6 +20,7 @@ const http = require("node:http");
 const { text } = require("node:stream/consumers");
 
 const random = require("./random.js");
+const { Kept } = require("./kept.js");
 const { Listening } = require("./listening.js");
 const { load } = require("./load.js");
 const { end, show } = require("./output.js");
@@ -32,13 +33,16 @@ globalThis.gc = undefined; // not for functions; the property cannot be deleted
 const calls = new Map(Object.entries({ "/init": init, "/run": run, "/prepare": prepare }));
 let action;
 let environment;
+const kept = new Kept();
 let isBroken;
 
 async function init({ value, folder }) {
   if (action) return [403, "Cannot initialize the action more than once."];
   try {
     Object.assign(process.env, variables(value?.env));
+    kept.begin();
     action = await load(value ?? {}, folder);
+    kept.end();
   } catch (error) {
     show(error);
     await end();
@@ -102,6 +106,8 @@ function result(value = {}) {
 
 // Gets ready for a checkpoint.
 function prepare() {
+  const reason = kept.reason();
+  if (reason) return [502, reason];
   try {
     random.prepare();
   } catch (error) {

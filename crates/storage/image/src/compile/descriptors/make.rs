@@ -58,8 +58,32 @@ impl Compiler<'_> {
             | OpenFile::Pipe { .. }
             | OpenFile::SocketPair { .. }
             | OpenFile::Socket(_)
+            | OpenFile::Ring { .. }
             | OpenFile::External { .. } => {}
         }
+    }
+
+    /// Whether file `index` is the first of all that can read and write the object. It stands for the
+    /// description that came with the object: the kernel does not count that as open for writing, and so
+    /// executes the object as long as it is the only one that could write.
+    pub fn is_original(&self, index: u32, object: u32) -> bool {
+        let is_writer = |file: &OpenFile| {
+            matches!(file, OpenFile::Object { object: own, flags, .. }
+                if *own == object && flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32)
+        };
+        self.model.files.iter().position(is_writer) == Some(index as usize)
+    }
+
+    /// Gives the description that came with the object to the numbers of file `index`.
+    pub fn original(&mut self, index: u32, object: u32, flags: u32, offset: u64) {
+        let made = self.fds.objects.number(object);
+        let duplicated = self.op(libc::SYS_dup, &[made.into()]).store(self.slots.made);
+        self.ops.push(duplicated);
+        self.set_flags(self.slots.made, flags);
+        if offset != 0 {
+            self.push_on(self.slots.made, libc::SYS_lseek, &[offset, libc::SEEK_SET as u64]);
+        }
+        self.place(self.slots.made, index);
     }
 
     fn create(&mut self, number: i64, args: &[u64]) {

@@ -28,6 +28,7 @@ mod in_flight;
 mod lock;
 mod make;
 mod pair;
+mod ring;
 #[cfg(test)]
 mod simulate;
 mod socket;
@@ -100,7 +101,13 @@ pub struct DescriptorOps {
 /// Whether a file is to be made only when the clone starts: the caller supplies it then, or others
 /// see it and send to it, or it runs out.
 fn is_late(file: &OpenFile) -> bool {
-    matches!(file, OpenFile::External { .. } | OpenFile::Socket(_) | OpenFile::Timer { .. })
+    matches!(
+        file,
+        OpenFile::External { .. }
+            | OpenFile::Socket(_)
+            | OpenFile::Timer { .. }
+            | OpenFile::Ring { .. }
+    )
 }
 
 /// Compiles the descriptors of `subject`; they must be made after memory and before threads.
@@ -244,6 +251,7 @@ impl<'m> Compiler<'m> {
             OpenFile::Pipe { pipe, .. } => self.pipe(index, *pipe),
             OpenFile::SocketPair { pair, .. } => self.socket_pair(index, *pair),
             OpenFile::Socket(socket) => self.socket(index, socket),
+            OpenFile::Ring { flags, queues, .. } => self.ring(index, *flags, queues),
             OpenFile::Unnamed { file, flags, offset } => {
                 self.unnamed(index, *file, *flags, *offset);
             }
@@ -252,6 +260,9 @@ impl<'m> Compiler<'m> {
             }
             // Opened by way of the master, which may come later.
             OpenFile::TerminalSlave { .. } => {}
+            OpenFile::Object { object, flags, offset } if self.is_original(index, *object) => {
+                self.original(index, *object, *flags, *offset);
+            }
             single => {
                 self.make(single);
                 self.place(self.slots.made, index);
@@ -359,5 +370,6 @@ fn noun(file: &OpenFile) -> String {
         OpenFile::Object { .. } => "shared memory".to_owned(),
         OpenFile::Socket(socket) => socket.description.clone(),
         OpenFile::External { description } => description.clone(),
+        OpenFile::Ring { .. } => "ring of io_uring".to_owned(),
     }
 }

@@ -49,11 +49,17 @@ impl Compiler<'_> {
             SocketRole::Listening { backlog } => {
                 self.address(libc::SYS_listen, &[(*backlog).into()]);
             }
-            SocketRole::Connected { peer } => {
+            SocketRole::Connected { peer } | SocketRole::Within { peer } => {
                 let at = self.arena.put(peer, 8);
                 self.address(libc::SYS_connect, &[at, peer.len() as u64]);
             }
             SocketRole::Idle | SocketRole::Established(_) | SocketRole::Ended { .. } => {}
+        }
+        if socket.shutdown != 0 {
+            // SHUT_RD, SHUT_WR, SHUT_RDWR. Says that the socket is not connected, if it is not, and shuts it
+            // down all the same.
+            self.push_on(made, libc::SYS_shutdown, &[u64::from(socket.shutdown) - 1]);
+            self.ops.last_mut().into_iter().for_each(|op| op.may_fail = 1);
         }
     }
 

@@ -431,7 +431,7 @@ fn check_socket(socket: &Socket, made: &Made) {
     let (backlog, peer) = match &socket.role {
         SocketRole::Established(_) => panic!("not simulated"),
         SocketRole::Listening { backlog } => (Some(u64::from(*backlog)), None),
-        SocketRole::Connected { peer } => (None, Some(peer.clone())),
+        SocketRole::Connected { peer } | SocketRole::Within { peer } => (None, Some(peer.clone())),
         SocketRole::Idle | SocketRole::Ended { .. } => (None, None),
     };
     assert_eq!((backlog, peer), (made.backlog, made.peer.clone()));

@@ -19,7 +19,7 @@ use crate::model::Model;
 pub use in_flight::{InFlight, has_fds_in_flight};
 pub use objects::ObjectFds;
 pub use root_fds::{RootFds, users};
-pub use supplied::{LAST_STREAM, Supplied, externals, replaceables, supplied};
+pub use supplied::{LAST_STREAM, Supplied, externals, replaceables, rings, supplied};
 
 /// The descriptor numbers of an image's clones, outside of their own.
 #[derive(Debug)]

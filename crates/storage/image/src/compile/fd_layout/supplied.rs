@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farfork_plan::protocol::MAX_REQUEST_FDS;
 
-use crate::model::{Model, OpenFile};
+use crate::model::{Model, OpenFile, Socket, SocketRole};
 
 /// Descriptors that every request has besides these.
 const OWN: usize = 3;
@@ -40,22 +40,43 @@ pub fn externals(model: &Model) -> Vec<Supplied> {
     found
 }
 
-/// What comes with a request, in its order: what the caller of restore has to supply, then what it
-/// may.
+/// What comes with a request, in its order: what the caller of restore has to supply, what it may, and what
+/// the agent makes.
 pub fn supplied(model: &Model) -> Vec<Supplied> {
-    [externals(model), replaceables(model)].concat()
+    [externals(model), replaceables(model), rings(model)].concat()
+}
+
+/// Rings of io_uring, by member and number. The agent makes them, since clones may not.
+pub fn rings(model: &Model) -> Vec<Supplied> {
+    let mut found = all(model, |file| matches!(file, OpenFile::Ring { .. }));
+    let mut seen = BTreeSet::new();
+    found.retain(|own| seen.insert(own.file));
+    found
 }
 
 /// What the caller of restore may supply, by member and number: sockets that others find by their
-/// addresses, as many as a request has room for.
+/// addresses, as many as a request has room for. Not what sockets of the image itself send to: they would
+/// go on sending to the parent's.
 pub fn replaceables(model: &Model) -> Vec<Supplied> {
-    let is_replaceable =
-        |file: &OpenFile| matches!(file, OpenFile::Socket(socket) if socket.is_replaceable());
+    let is_replaceable = |file: &OpenFile| {
+        matches!(file, OpenFile::Socket(socket)
+            if socket.is_replaceable() && !is_sent_to(model, socket))
+    };
     let mut found = all(model, is_replaceable);
     let mut seen = BTreeSet::new();
     found.retain(|own| seen.insert(own.file));
-    found.truncate((MAX_REQUEST_FDS - OWN).saturating_sub(externals(model).len()));
+    let others = externals(model).len() + rings(model).len();
+    found.truncate((MAX_REQUEST_FDS - OWN).saturating_sub(others));
     found
+}
+
+fn is_sent_to(model: &Model, socket: &Socket) -> bool {
+    let sockets = model.files.iter().filter_map(|file| match file {
+        OpenFile::Socket(socket) => Some(socket),
+        _ => None,
+    });
+    let mut within = sockets.filter(|other| matches!(other.role, SocketRole::Within { .. }));
+    within.any(|other| other.sends_to(socket))
 }
 
 /// The descriptors of all members that stand for a file of a kind.

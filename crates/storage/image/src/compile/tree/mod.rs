@@ -228,19 +228,20 @@ pub fn settle(subject: Subject<'_>, arena: &mut Arena) -> Vec<Op> {
     ops
 }
 
-/// Waits until children have stopped that were stopped, and drops their SIGCHLD. The kernel does not
-/// show whether the parent had waited for the stop. If its SIGCHLD was no longer pending, it probably
-/// had.
+/// Waits until children have stopped that were stopped, and drops their SIGCHLD. A stop that the parent had
+/// not waited for yet can still be waited for.
 fn await_stopped(model: &Model, index: usize, arena: &mut Arena) -> Vec<Op> {
     let member = &model.members[index];
     let is_child = |child: &&Member| child.kinship.parent == Some(index as u32);
     let stopped = model.members.iter().filter(is_child).filter(|child| child.process.is_stopped);
     let pending = &member.signals.pending;
     let is_child_signal = |info: &Vec<u8>| info.starts_with(&SIGCHLD.to_le_bytes());
-    let keep = if pending.iter().any(is_child_signal) { libc::WNOWAIT as u64 } else { 0 };
-    let how = libc::WSTOPPED as u64 | keep | ALL;
+    let how = |child: &Member| {
+        let keep = if child.process.stop_is_unreported { libc::WNOWAIT as u64 } else { 0 };
+        libc::WSTOPPED as u64 | keep | ALL
+    };
     let mut ops: Vec<Op> = stopped
-        .map(|child| [P_PID, child.process.pid.into(), 0, how, 0])
+        .map(|child| [P_PID, child.process.pid.into(), 0, how(child), 0])
         .map(|args| Op::new(What::Kinship, libc::SYS_waitid as u32, &args))
         .collect();
     if ops.is_empty() {
