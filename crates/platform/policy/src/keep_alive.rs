@@ -55,18 +55,57 @@ impl Default for ByPressure {
     }
 }
 
+/// Why a window is as long as it is. In words only if they are read.
+#[derive(Clone, Copy, Debug)]
+enum Reason {
+    /// This share of the node's memory is in use, in thousandths.
+    Pressure(u64),
+    MemoryIsFree,
+    /// Only so many gaps are known.
+    FewGaps(u64),
+    /// The P99 of the gaps, in milliseconds.
+    Gaps(u64),
+    /// The same, and a clone is cheaper than a window that most gaps exceed.
+    CloneIsQuick(u64),
+    /// The same, without an image.
+    NoImage(u64),
+}
+
+impl Reason {
+    fn words(self) -> String {
+        let gaps = |p99_ms: u64| format!("the P99 of gaps between calls is {p99_ms} ms");
+        match self {
+            Reason::Pressure(used) => format!("{used} ‰ of the node's memory are in use"),
+            Reason::MemoryIsFree => "memory is free".to_owned(),
+            Reason::FewGaps(count) => format!("only {count} gaps between calls are known"),
+            Reason::Gaps(p99_ms) => gaps(p99_ms),
+            Reason::CloneIsQuick(p99_ms) => {
+                format!("{}; a new clone starts quickly", gaps(p99_ms))
+            }
+            Reason::NoImage(p99_ms) => format!("{}; it has no image", gaps(p99_ms)),
+        }
+    }
+}
+
 impl ByPressure {
-    fn pressure(&self, memory: Memory) -> Option<Decision<u64>> {
+    fn pressure(&self, memory: Memory) -> Option<(u64, Reason)> {
         let used = memory.used_permille();
-        (used >= self.high_memory_permille).then(|| {
-            Decision::new(self.short_ms, format!("{used} ‰ of the node's memory are in use"))
-        })
+        (used >= self.high_memory_permille).then_some((self.short_ms, Reason::Pressure(used)))
+    }
+
+    fn window(&self, facts: &IdleFacts) -> (u64, Reason) {
+        self.pressure(facts.memory).unwrap_or((self.long_ms, Reason::MemoryIsFree))
     }
 }
 
 impl Policy<IdleFacts> for ByPressure {
     fn decide(&self, facts: &IdleFacts) -> Decision<u64> {
-        self.pressure(facts.memory).unwrap_or_else(|| Decision::new(self.long_ms, "memory is free"))
+        let (window_ms, reason) = self.window(facts);
+        Decision::new(window_ms, reason.words())
+    }
+
+    fn choose(&self, facts: &IdleFacts) -> u64 {
+        self.window(facts).0
     }
 }
 
@@ -88,27 +127,35 @@ impl Default for ByGaps {
     }
 }
 
-impl Policy<IdleFacts> for ByGaps {
-    fn decide(&self, facts: &IdleFacts) -> Decision<u64> {
+impl ByGaps {
+    fn window(&self, facts: &IdleFacts) -> (u64, Reason) {
         if let Some(short) = self.otherwise.pressure(facts.memory) {
             return short;
         }
         let ByPressure { long_ms, short_ms, .. } = self.otherwise;
         let Gaps { count, p99_ms } = facts.gaps;
         if count < self.least_gaps {
-            return Decision::new(long_ms, format!("only {count} gaps between calls are known"));
+            return (long_ms, Reason::FewGaps(count));
         }
         let window = u128::from(p99_ms) * u128::from(1000 + self.margin_permille) / 1000;
         let window = u64::try_from(window).unwrap_or(u64::MAX).max(short_ms);
-        let gaps = format!("the P99 of gaps between calls is {p99_ms} ms");
         match window {
-            _ if window <= long_ms => Decision::new(window, gaps),
+            _ if window <= long_ms => (window, Reason::Gaps(p99_ms)),
             // Most windows would end before the next call.
-            _ if facts.has_image => {
-                Decision::new(short_ms, format!("{gaps}; a new clone starts quickly"))
-            }
-            _ => Decision::new(long_ms, format!("{gaps}; it has no image")),
+            _ if facts.has_image => (short_ms, Reason::CloneIsQuick(p99_ms)),
+            _ => (long_ms, Reason::NoImage(p99_ms)),
         }
+    }
+}
+
+impl Policy<IdleFacts> for ByGaps {
+    fn decide(&self, facts: &IdleFacts) -> Decision<u64> {
+        let (window_ms, reason) = self.window(facts);
+        Decision::new(window_ms, reason.words())
+    }
+
+    fn choose(&self, facts: &IdleFacts) -> u64 {
+        self.window(facts).0
     }
 }
 

@@ -54,6 +54,11 @@ pub trait Facts: Clone + Debug + Serialize + DeserializeOwned {
 pub trait Policy<F: Facts>: Debug + Send + Sync {
     /// Decides.
     fn decide(&self, facts: &F) -> Decision<F::Choice>;
+
+    /// The choice alone. What is asked with every call does without the words of its reason here.
+    fn choose(&self, facts: &F) -> F::Choice {
+        self.decide(facts).choice
+    }
 }
 
 /// A policy's answer.

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use hdrhistogram::Histogram;
-
 use crate::keep_alive::Gaps;
 use crate::tiering::Latency;
 
@@ -41,10 +39,15 @@ impl RecentLatency {
 
 /// Gaps between calls. Old gaps are forgotten: there are two generations, and the older one is
 /// dropped when the younger one is full.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct IdleGaps {
-    old: Histogram<u32>,
-    young: Histogram<u32>,
+    old: Counts,
+    young: Counts,
+    /// Both.
+    all: Counts,
+    /// The class with the P99 of all, and the number of gaps in the classes before it. They move by few
+    /// classes with each gap, so nothing is scanned when they are asked for.
+    p99: (usize, u64),
 }
 
 impl IdleGaps {
@@ -55,40 +58,85 @@ impl IdleGaps {
 
     /// Adds a gap in milliseconds.
     pub fn add(&mut self, ms: u64) {
-        if self.young.len() >= Self::GENERATION {
-            self.old = std::mem::replace(&mut self.young, empty());
+        if self.young.total >= Self::GENERATION {
+            self.old = std::mem::take(&mut self.young);
+            self.all = self.old.clone();
+            self.p99 = (0, 0);
         }
-        self.young.saturating_record(ms.clamp(1, Self::LONGEST_MS));
+        let class = Counts::class(ms.clamp(1, Self::LONGEST_MS));
+        self.young.add(class);
+        self.all.add(class);
+        self.p99.1 += u64::from(class < self.p99.0);
+        self.find_p99();
+    }
+
+    /// Moves to the class of the P99.
+    fn find_p99(&mut self) {
+        // By nearest rank.
+        let rank = (0.99 * self.all.total as f64).ceil() as u64;
+        let (class, before) = &mut self.p99;
+        while *before >= rank && *class > 0 {
+            *class -= 1;
+            *before -= self.all.of(*class);
+        }
+        while *before + self.all.of(*class) < rank {
+            *before += self.all.of(*class);
+            *class += 1;
+        }
     }
 
     /// Their figures. The percentile is accurate to one part in ten.
     pub fn gaps(&self) -> Gaps {
-        let mut all = self.young.clone();
-        // Both have the same bounds.
-        if all.add(&self.old).is_err() {
-            all = self.young.clone();
+        match self.all.total {
+            0 => Gaps::default(),
+            count => Gaps { count, p99_ms: Counts::most(self.p99.0) },
         }
-        if all.is_empty() {
-            return Gaps::default();
-        }
-        Gaps { count: all.len(), p99_ms: all.value_at_quantile(0.99) }
     }
 }
 
-impl Default for IdleGaps {
-    fn default() -> IdleGaps {
-        IdleGaps { old: empty(), young: empty() }
-    }
+/// Numbers of gaps by their class. Classes are as wide as a sixteenth of their least gap, or one millisecond:
+/// those of a histogram with one significant digit (HdrHistogram).
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    classes: Vec<u32>,
+    total: u64,
 }
 
-fn empty() -> Histogram<u32> {
-    let made = Histogram::new_with_bounds(1, IdleGaps::LONGEST_MS, 1);
-    made.expect("bounds and digits are in the range that the library takes")
+impl Counts {
+    /// Bits of a gap that its class depends on.
+    const BITS: u32 = 5;
+
+    /// The class of a gap.
+    fn class(ms: u64) -> usize {
+        let shift = (u64::BITS - ms.leading_zeros()).saturating_sub(Self::BITS);
+        (u64::from(shift) * (1 << (Self::BITS - 1)) + (ms >> shift)) as usize
+    }
+
+    /// The longest gap of a class.
+    fn most(class: usize) -> u64 {
+        let half = 1usize << (Self::BITS - 1);
+        let shift = (class / half).saturating_sub(1);
+        let first = (class - shift * half) as u64;
+        (first << shift) + ((1 << shift) - 1)
+    }
+
+    fn add(&mut self, class: usize) {
+        if class >= self.classes.len() {
+            self.classes.resize(class + 1, 0);
+        }
+        self.classes[class] += 1;
+        self.total += 1;
+    }
+
+    fn of(&self, class: usize) -> u64 {
+        self.classes.get(class).map_or(0, |count| u64::from(*count))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hdrhistogram::Histogram;
     use proptest::prelude::*;
 
     #[test]
@@ -126,6 +174,29 @@ mod tests {
             sorted.sort_unstable();
             let exact = sorted[(sorted.len() * 99).div_ceil(100) - 1];
             prop_assert!(p99_ms >= exact && p99_ms <= exact + exact / 8 + 1, "{} {}", p99_ms, exact);
+        }
+
+        /// The figures are those of the histogram that they were taken from before.
+        #[test]
+        fn gaps_are_counted_as_in_a_histogram(
+            all in proptest::collection::vec(
+                prop_oneof![0u64..100, 0u64..100_000, 0u64..20_000_000],
+                1..2000,
+            ),
+        ) {
+            let empty = || Histogram::<u32>::new_with_bounds(1, IdleGaps::LONGEST_MS, 1).unwrap();
+            let (mut gaps, mut old, mut young) = (IdleGaps::default(), empty(), empty());
+            for ms in all {
+                gaps.add(ms);
+                if young.len() >= IdleGaps::GENERATION {
+                    old = std::mem::replace(&mut young, empty());
+                }
+                young.record(ms.clamp(1, IdleGaps::LONGEST_MS)).unwrap();
+                let mut both = young.clone();
+                both.add(&old).unwrap();
+                let expected = Gaps { count: both.len(), p99_ms: both.value_at_quantile(0.99) };
+                prop_assert_eq!(gaps.gaps(), expected);
+            }
         }
     }
 }

@@ -25,10 +25,23 @@ impl Facts for ReliefFacts {
     const QUESTION: &'static str = "relief";
 }
 
+/// Bytes that are too much.
+fn excess(policy: &LeastWorthFirst, facts: &ReliefFacts) -> u64 {
+    let excess = facts.memory.excess_above(policy.most_memory_permille);
+    excess.saturating_sub(facts.leaving_bytes)
+}
+
 impl Policy<ReliefFacts> for LeastWorthFirst {
+    fn choose(&self, facts: &ReliefFacts) -> Vec<OccupantId> {
+        // Asked all the time, about each node.
+        match excess(self, facts) {
+            0 => Vec::new(),
+            _ => self.decide(facts).choice,
+        }
+    }
+
     fn decide(&self, facts: &ReliefFacts) -> Decision<Vec<OccupantId>> {
-        let excess = facts.memory.excess_above(self.most_memory_permille);
-        let excess = excess.saturating_sub(facts.leaving_bytes);
+        let excess = excess(self, facts);
         if excess == 0 {
             return Decision::new(Vec::new(), "memory is free");
         }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use farfork_policy::admission::Idle;
 use farfork_policy::occupant::OccupantId;
 
+use crate::numbers::ByNumber;
+
 /// After this long the kernel has certainly freed, and the platform has measured, what an instance
 /// held that ended or became idle.
 const SETTLED_US: u64 = 3_000_000;
@@ -40,7 +42,8 @@ impl Work {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    node: String,
+    /// Its node, by index.
+    node: usize,
     bytes: u64,
     /// Bytes that it was last seen to hold.
     held_bytes: Option<u64>,
@@ -51,6 +54,7 @@ struct Entry {
 /// What is on one node.
 #[derive(Clone, Debug, Default)]
 struct Node {
+    name: String,
     instances: BTreeSet<u64>,
     /// When an instance last ended or became idle.
     freed_us: Option<u64>,
@@ -102,8 +106,10 @@ pub struct Occupancy {
 /// All instances that have started.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    entries: BTreeMap<u64, Entry>,
-    nodes: BTreeMap<String, Node>,
+    entries: ByNumber<Entry>,
+    nodes: Vec<Node>,
+    /// The indexes of nodes by name.
+    names: BTreeMap<String, usize>,
     next: u64,
 }
 
@@ -111,13 +117,26 @@ impl Fleet {
     /// Adds an instance, which is busy at first.
     pub fn add(&mut self, new: NewInstance<'_>) {
         let NewInstance { id, node, bytes, start_us } = new;
-        self.node(node).instances.insert(id);
-        let (node, held_bytes, work) = (node.to_owned(), None, Work::Busy);
+        let node = self.index(node);
+        self.nodes[node].instances.insert(id);
+        let (held_bytes, work) = (None, Work::Busy);
         self.entries.insert(id, Entry { node, bytes, held_bytes, start_us, work });
     }
 
-    fn node(&mut self, node: &str) -> &mut Node {
-        self.nodes.entry(node.to_owned()).or_default()
+    /// The index of a node, which is added if it is not known.
+    fn index(&mut self, name: &str) -> usize {
+        if let Some(index) = self.names.get(name) {
+            return *index;
+        }
+        let index = self.nodes.len();
+        self.nodes.push(Node { name: name.to_owned(), ..Node::default() });
+        self.names.insert(name.to_owned(), index);
+        index
+    }
+
+    fn node(&mut self, name: &str) -> &mut Node {
+        let index = self.index(name);
+        &mut self.nodes[index]
     }
 
     /// Marks an instance busy, or idle with its share of its function's calls in the last hour, and with
@@ -134,8 +153,8 @@ impl Fleet {
             calls_per_hour.map_or(Work::Busy, |calls_per_hour| Work::Idle { calls_per_hour });
         entry.held_bytes = bytes.or(entry.held_bytes);
         entry.bytes = bytes.unwrap_or(entry.bytes);
-        if let Some(node) = self.nodes.get_mut(&entry.node).filter(|_| calls_per_hour.is_some()) {
-            node.freed(0, now_us);
+        if calls_per_hour.is_some() {
+            self.nodes[entry.node].freed(0, now_us);
         }
         calls_per_hour.is_some()
     }
@@ -143,7 +162,7 @@ impl Fleet {
     /// An instance has ended.
     pub fn end(&mut self, now_us: u64, id: u64) {
         let Some(entry) = self.entries.remove(&id) else { return };
-        let node = self.node(&entry.node);
+        let node = &mut self.nodes[entry.node];
         node.instances.remove(&id);
         node.freed(entry.held_bytes.unwrap_or(0), now_us);
     }
@@ -177,14 +196,21 @@ impl Fleet {
         node.freed(bytes, now_us);
     }
 
-    /// All instances: number, node, and whether it is idle.
+    /// All instances in the order of their numbers: number, node, and whether it is idle.
     pub fn instances(&self) -> impl Iterator<Item = (u64, &str, bool)> {
-        self.entries.iter().map(|(id, entry)| (*id, entry.node.as_str(), entry.work != Work::Busy))
+        let mut entries: Vec<(&u64, &Entry)> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(id, _)| **id);
+        let shown = |(id, entry): (&u64, &Entry)| {
+            (*id, self.nodes[entry.node].name.as_str(), entry.work != Work::Busy)
+        };
+        entries.into_iter().map(shown).collect::<Vec<_>>().into_iter()
     }
 
     /// What is on a node.
     pub fn on(&self, now_us: u64, node: &str) -> Occupancy {
-        let Some(node) = self.nodes.get(node) else { return Occupancy::default() };
+        let Some(node) = self.names.get(node).map(|index| &self.nodes[*index]) else {
+            return Occupancy::default();
+        };
         let mut seen = Occupancy::default();
         for id in &node.instances {
             let Some(entry) = self.entries.get(id) else { continue };
@@ -288,7 +314,10 @@ mod tests {
 
     /// What is on a node by a scan of all entries.
     fn scanned(fleet: &Fleet, now_us: u64, node: &str) -> (Vec<OccupantId>, u64, u64) {
-        let here = || fleet.entries.iter().filter(|(_, entry)| entry.node == node);
+        let mut here: Vec<(&u64, &Entry)> = fleet.entries.iter().collect();
+        here.retain(|(_, entry)| fleet.nodes[entry.node].name == node);
+        here.sort_unstable_by_key(|(id, _)| **id);
+        let here = || here.iter().copied();
         let is_idle = |entry: &Entry| matches!(entry.work, Work::Idle { .. });
         let idle = here().filter(|(_, entry)| is_idle(entry));
         let busy = here().filter(|(_, entry)| entry.work.is_busy(now_us)).count();
@@ -315,12 +344,13 @@ mod tests {
                     4 => fleet.end(now_us, id),
                     _ => {}
                 }
-                let known: usize = fleet.nodes.values().map(|node| node.instances.len()).sum();
+                let known: usize = fleet.nodes.iter().map(|node| node.instances.len()).sum();
                 prop_assert_eq!(known, fleet.entries.len());
                 for node in ["a", "b"] {
                     let seen = fleet.on(now_us, node);
                     let (idle, busy, ending) = scanned(&fleet, now_us, node);
-                    let left: u64 = fleet.nodes.get(node).map_or(0, |node| {
+                    let known = fleet.nodes.iter().find(|one| one.name == node);
+                    let left: u64 = known.map_or(0, |node| {
                         let late = |since: u64| now_us - since < LEAVING_US;
                         node.left.iter().filter(|(_, at)| late(*at)).map(|(bytes, _)| bytes).sum()
                     });

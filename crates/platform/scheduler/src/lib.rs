@@ -27,6 +27,7 @@ mod image_usage;
 mod instance;
 mod ledger;
 mod node;
+mod numbers;
 mod pressure;
 mod resting;
 mod scaling;
@@ -45,6 +46,7 @@ pub use ledger::{
     AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
 pub use node::NodeLoad;
+pub use numbers::ByNumber;
 pub use pressure::{Reclaim, relief};
 pub use resting::RestEffect;
 pub use scaling::{NoRoom, Scaling};

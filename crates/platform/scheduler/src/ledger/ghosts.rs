@@ -188,7 +188,8 @@ impl Ledger {
             Occupant::Ghost(ghost) if is_it(&ghost.key) => Some(*id),
             _ => None,
         });
-        let ids: Vec<u64> = of_it.collect();
+        let mut ids: Vec<u64> = of_it.collect();
+        ids.sort_unstable();
         self.remove(ids)
     }
 }

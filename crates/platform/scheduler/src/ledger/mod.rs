@@ -30,6 +30,7 @@ use farfork_policy::settings::Growth;
 use crate::claim::{Claim, Usage};
 use crate::instance::Instance;
 use crate::node::{Node, NodeLoad, Reading};
+use crate::numbers::ByNumber;
 use crate::stock::Stock;
 pub use ghosts::AgentGhost;
 use ghosts::{Ghost, StockKey};
@@ -62,7 +63,7 @@ pub struct Ledger {
     nodes: Vec<Node>,
     node_memory_bytes: u64,
     growth: Growth,
-    occupants: BTreeMap<u64, Occupant>,
+    occupants: ByNumber<Occupant>,
     stocks: BTreeMap<StockKey, Stock>,
     /// Bytes set aside for ghosts that are being made, by their number, and the node.
     set_aside: BTreeMap<u64, (NodeId, u64)>,
@@ -108,7 +109,7 @@ impl Ledger {
             nodes,
             node_memory_bytes,
             growth,
-            occupants: BTreeMap::new(),
+            occupants: ByNumber::default(),
             stocks: BTreeMap::new(),
             set_aside: BTreeMap::new(),
             trimmed_us: now_us,

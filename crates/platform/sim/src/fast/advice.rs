@@ -62,8 +62,9 @@ impl Advice for Advisor<'_> {
         facts: &F,
         is_worth: impl FnOnce(&F::Choice) -> bool,
     ) -> F::Choice {
+        let Some(book) = &self.book else { return F::policy(&self.policies).choose(facts) };
         let decision = F::policy(&self.policies).decide(facts);
-        if let Some(book) = self.book.as_ref().filter(|_| is_worth(&decision.choice)) {
+        if is_worth(&decision.choice) {
             let mut book = book.borrow_mut();
             let at_ms = self.now_us.get() / 1000;
             match Record::new(at_ms, &about.to_string(), facts, &decision) {

@@ -7,8 +7,8 @@ use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::reclaim::ImageFacts;
 use farfork_scheduler::{
-    Claim, Fleet, History, ImageStats, ImageUsage, Ledger, NewInstance, NodeId, Occupancy,
-    StartOrder, Surroundings, Usage,
+    ByNumber, Claim, Fleet, History, ImageStats, ImageUsage, Ledger, NewInstance, NodeId,
+    Occupancy, StartOrder, Surroundings, Usage,
 };
 use farfork_types::Tiering;
 
@@ -51,7 +51,7 @@ pub struct World {
     /// What images save.
     pub usage: ImageUsage,
     /// The instances.
-    pub instances: BTreeMap<u64, Instance>,
+    pub instances: ByNumber<Instance>,
     /// Bytes of each function's image, if there is one.
     images: BTreeMap<String, u64>,
     pool_bytes: u64,
@@ -67,7 +67,7 @@ impl World {
             ledger: Ledger::new(names, settings.node_bytes, settings.policies.growth, 0),
             fleet: Fleet::default(),
             usage: ImageUsage::default(),
-            instances: BTreeMap::new(),
+            instances: ByNumber::default(),
             images: BTreeMap::new(),
             pool_bytes: settings.pool_bytes,
             totals: Totals::default(),
