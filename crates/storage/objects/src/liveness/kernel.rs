@@ -83,7 +83,7 @@ impl Liveness for KernelLocks {
 
     fn is_held_by(&self, id: ClientId, pid: u32) -> bool {
         let Ok(inode) = self.file.metadata().map(|found| found.ino()) else { return false };
-        // E.g. "lock:	1: OFDLCK  ADVISORY  WRITE -1 00:18:7 4611686018427387905 4611686018427387905".
+        // E.g. "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:18:7 4611686018427387905 4611686018427387905".
         let byte = (LOCKS_AT + i64::from(id.number())).to_string();
         let is_it = |line: &str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
