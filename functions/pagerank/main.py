@@ -9,8 +9,8 @@ import os
 import random
 from typing import Any
 
-# Read by OpenMP when it is loaded. Many clones share a node, and threads that spin would cost each a
-# core.
+# Read by OpenMP when it is loaded. Many clones share a node, and threads that spin would cost each
+# a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import igraph

@@ -1,8 +1,8 @@
 /* Objects in shared memory that survive the death of any client.
  *
  * A region is a file ("farfork region create PATH --size SIZE"). Each ff_open makes a client; one thread
- * at a time uses its handle, other threads open their own, and so do children after fork(). The region lies
- * at the same address in every process: pointers to objects may be stored in objects.
+ * at a time uses its handle, other threads open their own. A child after fork() opens its own, or calls ff_after_fork. The
+ * region lies at the same address in every process: pointers to objects may be stored in objects.
  *
  * A client that dies, at any instruction, leaves everything consistent: what it owned is free again, what it
  * has sent is in the mailbox, and what it has received was its own.
@@ -31,6 +31,11 @@ ff_region *ff_open(const char *path);
 
 /* Frees all objects of this client, and closes its mailboxes. NULL is allowed. */
 void ff_close(ff_region *region);
+
+/* In a child after fork(), before any other call with the handle: makes it a client of its own. It owns nothing; what the
+ * parent owns stays the parent's, at the same address. Mailbox handles and operations stay valid. Elsewhere it does nothing.
+ * Returns 0, or -1 with the errors of ff_open. */
+int ff_after_fork(ff_region *region);
 
 /* Allocates an object of any size at a multiple of 16. Its bytes are not cleared. ENOMEM: the region is full, or
  * (above 32 KiB) has no free space of this length. */
@@ -101,6 +106,116 @@ int ff_writer_transfer(ff_region *region, void *root, int client);
 
 /* Frees what was unlinked, if no other client holds the structure: 1. Else 0. The calls above do so now and then. */
 int ff_collect(ff_region *region, void *root);
+
+/* Guarded operations: steps of a program that are all done although its process is killed in between.
+ *
+ * ff_guard_call writes the operation and its arguments down, then runs its function. If the process dies meanwhile, a process
+ * that has the same function completes the operation: a client that has registered it, or "farfork region guard" with
+ * a library of operations. It runs the function from its beginning, with the same arguments, in the name of the dead
+ * client: each ff_guard_ call that was done then returns what it had returned, and is not done again. Rules for the function:
+ *  1. It depends on its arguments and on what ff_guard_ calls return, and on nothing else.
+ *  2. It calls no other function of this header. It changes shared memory by ff_guard_ calls only, and only what
+ *     its locks protect. They are released when it returns.
+ *  3. System calls may happen twice. ff_guard_record keeps their result, so that they do only if the process died between both.
+ * An operation that runs longer than its grace period (10 s, "farfork region guard --grace"; without the time in which it waits
+ * for locks) is ended with its process, and completed by another one. Begun four times, it is abandoned, as it was left. */
+
+typedef struct ff_guard ff_guard;
+typedef int (*ff_guard_function)(ff_guard *guard, const void *arguments, size_t bytes);
+
+/* Registers an operation by its name (1 to 48 bytes) and the version of its function; returns its number for
+ * ff_guard_call. The function stays in memory as long as the process lives. */
+int ff_guard_register(ff_region *region, const char *name, unsigned version, ff_guard_function function);
+
+/* Runs an operation, with at most 512 bytes of arguments, which lie where the function may read words. Returns 0, and
+ * what the function returned in *result, unless that is NULL. -1: it has not begun. */
+int ff_guard_call(ff_region *region, int operation, const void *arguments, size_t bytes, int *result);
+
+/* What a library for "farfork region guard" exports. The last entry has no name. */
+struct ff_guard_operation {
+    const char *name;
+    unsigned version;
+    ff_guard_function function;
+};
+extern const struct ff_guard_operation ff_guard_operations[];
+
+/* What a function is given: it calls farfork by this table, so that a library needs no libfarfork. */
+struct ff_guard_calls {
+    uint64_t version;
+    int (*done)(ff_guard *, uint64_t *);
+    int (*record)(ff_guard *, uint64_t);
+    int (*lock)(ff_guard *, unsigned);
+    int (*load)(ff_guard *, const uint64_t *, uint64_t *);
+    int (*store)(ff_guard *, uint64_t *, uint64_t);
+    void *(*alloc)(ff_guard *, size_t);
+    void *(*alloc_refs)(ff_guard *, size_t, unsigned);
+    int (*free)(ff_guard *, void *);
+    int (*change)(ff_guard *, void *, void *, unsigned, void *);
+    int (*send)(ff_guard *, const char *, size_t, void *);
+};
+struct ff_guard {
+    const struct ff_guard_calls *calls;
+};
+
+/* 1 and its value if the next step was recorded in an earlier run. Else 0: do it, and record it. */
+static inline int ff_guard_done(ff_guard *guard, uint64_t *value)
+{
+    return guard->calls->done(guard, value);
+}
+
+/* Records a step with its value. An operation has at most 376 steps: each record, load, alloc and change is one, send is two. */
+static inline int ff_guard_record(ff_guard *guard, uint64_t value)
+{
+    return guard->calls->record(guard, value);
+}
+
+/* Takes lock 0 to 63 of the region until the operation is over, and waits for it. Lower numbers first: EINVAL. */
+static inline int ff_guard_lock(ff_guard *guard, unsigned lock)
+{
+    return guard->calls->lock(guard, lock);
+}
+
+/* Loads a word of an object. */
+static inline int ff_guard_load(ff_guard *guard, const uint64_t *where, uint64_t *value)
+{
+    return guard->calls->load(guard, where, value);
+}
+
+/* Stores a word of an object. */
+static inline int ff_guard_store(ff_guard *guard, uint64_t *where, uint64_t value)
+{
+    return guard->calls->store(guard, where, value);
+}
+
+/* Allocates an object of this client. Unless it is sent or linked, it dies with the client. */
+static inline void *ff_guard_alloc(ff_guard *guard, size_t bytes)
+{
+    return guard->calls->alloc(guard, bytes);
+}
+
+/* The same with references. */
+static inline void *ff_guard_alloc_refs(ff_guard *guard, size_t bytes, unsigned refs)
+{
+    return guard->calls->alloc_refs(guard, bytes, refs);
+}
+
+/* Frees an object of this client when the operation is over. At most 64. */
+static inline int ff_guard_free(ff_guard *guard, void *object)
+{
+    return guard->calls->free(guard, object);
+}
+
+/* As ff_change. */
+static inline int ff_guard_change(ff_guard *guard, void *root, void *from, unsigned field, void *to)
+{
+    return guard->calls->change(guard, root, from, field, to);
+}
+
+/* Sends an object once, without waiting: 1, or 0 if the mailbox was full. */
+static inline int ff_guard_send(ff_guard *guard, const char *mailbox, size_t slots, void *object)
+{
+    return guard->calls->send(guard, mailbox, slots, object);
+}
 
 /* Counts of all objects. Of an intact region lost, double and foreign are 0. */
 struct ff_check_result {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::check::Check;
 use crate::client::{Client, Timeout};
 use crate::error::ObjectsError;
+use crate::guards::Operation;
 use crate::mailbox::Mailbox;
 
 /// `ff_region`.
@@ -22,6 +23,13 @@ pub struct Handle {
     /// Boxed: C keeps pointers to them.
     #[allow(clippy::vec_box)]
     mailboxes: Vec<Box<MailboxHandle>>,
+    pub(crate) operations: Vec<Operation>,
+}
+
+impl Handle {
+    fn new(client: Client) -> Handle {
+        Handle { client, mailboxes: Vec::new(), operations: Vec::new() }
+    }
 }
 
 /// `ff_mailbox`.
@@ -82,7 +90,7 @@ pub unsafe extern "C" fn ff_open(path: *const c_char) -> *mut Handle {
     // SAFETY: the caller passes a string.
     let path = unsafe { CStr::from_ptr(path) };
     match Client::open(Path::new(OsStr::from_bytes(path.to_bytes()))) {
-        Ok(client) => Box::into_raw(Box::new(Handle { client, mailboxes: Vec::new() })),
+        Ok(client) => Box::into_raw(Box::new(Handle::new(client))),
         Err(error) => report(&error, null_mut()),
     }
 }
@@ -97,6 +105,17 @@ pub unsafe extern "C" fn ff_close(region: *mut Handle) {
         // SAFETY: made by `ff_open`.
         drop(unsafe { Box::from_raw(region) });
     }
+}
+
+/// `int ff_after_fork(ff_region *region)`.
+///
+/// # Safety
+/// See the module.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ff_after_fork(region: *mut Handle) -> c_int {
+    // SAFETY: made by `ff_open`, perhaps in the parent of this process.
+    let Some(region) = (unsafe { region.as_mut() }) else { return invalid("the region", -1) };
+    region.client.after_fork().map_or_else(|error| report(&error, -1), |()| 0)
 }
 
 /// `void *ff_alloc(ff_region *region, size_t bytes)`.

@@ -12,7 +12,7 @@ use crate::error::ObjectsError;
 use crate::layout::{
     ClientId, FREE, IN_MAILBOX, LINKED, MAILBOXES, SHARED, first_granule, slot_parts, span_of,
 };
-use crate::recovery::recover_dead;
+use crate::recovery::{is_left, recover_dead};
 use crate::region::{Platform, Region};
 use crate::span::Span;
 use crate::spans::span;
@@ -26,7 +26,7 @@ pub struct Check {
     pub bytes: u64,
     /// Bytes that no object takes.
     pub bytes_free: u64,
-    /// Objects that living clients own.
+    /// Objects of living clients, and of dead ones in a guarded operation that is still to be completed.
     pub owned: u64,
     /// Bytes that they take.
     pub bytes_owned: u64,
@@ -107,7 +107,7 @@ fn pass<P: Platform>(region: &Region<P>) -> Result<(Check, HashSet<Wrong>), Obje
     let mut named = named(region, &mut wrong);
     let mut is_client = [false; 256];
     for id in ClientId::all().filter(|id| region.is_in_use(*id)) {
-        is_client[usize::from(id.number())] = region.is_alive(id)?;
+        is_client[usize::from(id.number())] = region.is_alive(id)? || is_left(region, id)?;
     }
     census::objects(region, |Seen { granule, owner, bytes }| {
         let count = named.remove(&granule).unwrap_or(0);

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use crate::error::ObjectsError;
 use crate::heap::Heap;
 use crate::layout::{ClientId, FREE, GRANULE_BYTES, LINKED, READY, SPAN_BYTES, span_of};
-use crate::liveness::Liveness;
 use crate::mailbox::{self, Ends, Mailbox, Received};
 use crate::nodes::{Actor, has_references};
-use crate::recovery::give_back;
-use crate::region::{Node, Platform, Region};
+use crate::recovery::{give_back, recover_if_dead};
+use crate::region::{Claim, Node, Platform, Region};
 use crate::sizes::Class;
 use crate::span::Span;
 use crate::spans::span;
@@ -48,11 +47,11 @@ pub struct Client<P: Platform = Node> {
     /// Changes of shared structures since unlinked objects were looked through.
     pub(crate) unlinked: u32,
     /// Address of the region's first byte.
-    address: u64,
+    pub(crate) address: u64,
     /// The process that may use it: a forked child may not.
-    process: u32,
+    pub(crate) process: u32,
     /// Last: it ends the client's life.
-    _claim: <P::Liveness as Liveness>::Claim,
+    _claim: Claim<P>,
 }
 
 impl Client {
@@ -73,31 +72,29 @@ impl<P: Platform> Client<P> {
     pub fn open_on(path: &Path) -> Result<Client<P>, ObjectsError> {
         let region = Region::<P>::open(path)?;
         for id in ClientId::all() {
-            if region.is_in_use(id) && region.is_alive(id)? {
+            if region.is_in_use(id) && !recover_if_dead(&region, id)? {
                 continue;
             }
             let Some(claim) = region.claim(id)? else { continue };
+            // Another process may have taken it, and died, meanwhile.
             if region.is_in_use(id) {
-                give_back(&region, id);
+                continue;
             }
-            let process = std::process::id();
-            region.words.set_word(region.layout.client_pid(id), u64::from(process));
+            let process = u64::from(std::process::id());
+            region.words.set_word(region.layout.client_pid(id), process);
             region.words.set_word(region.layout.client(id), READY);
-            let (heap, address) = (Heap::new(id, &region.layout), region.header.address);
-            let (mailboxes, held) = (Vec::new(), HashMap::new());
-            return Ok(Client {
-                region,
-                id,
-                heap,
-                mailboxes,
-                held,
-                unlinked: 0,
-                address,
-                process,
-                _claim: claim,
-            });
+            return Ok(Client::with(region, id, claim));
         }
         Err(ObjectsError::ClientsFull { path: path.to_owned() })
+    }
+
+    /// The client of an id. Also of a dead one, for which the holder of its claim goes on.
+    pub(crate) fn with(region: Region<P>, id: ClientId, claim: Claim<P>) -> Client<P> {
+        let (heap, address) = (Heap::new(id, &region.layout), region.header.address);
+        let (mailboxes, held) = (Vec::new(), HashMap::new());
+        let process = std::process::id();
+        let unlinked = 0;
+        Client { region, id, heap, mailboxes, held, unlinked, address, process, _claim: claim }
     }
 
     /// Its id, which no other living client has.

@@ -170,6 +170,30 @@ pub enum ObjectsError {
         /// The reference.
         reference: u64,
     },
+    /// An operation cannot be registered.
+    #[error("cannot register guarded operation \"{name}\": {reason}")]
+    BadOperation {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A library does not have guarded operations.
+    #[error("cannot load guarded operations from {path}: {reason}", path = path.display())]
+    BadLibrary {
+        /// The library.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A call of or in a guarded operation that has not happened.
+    #[error("cannot {doing} in a guarded operation: {reason}")]
+    Guard {
+        /// What was tried, as a verb.
+        doing: &'static str,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A mailbox cannot have this name.
     #[error(
         "invalid mailbox name \"{name}\" (expected 1 to {NAME_BYTES} bytes without control characters)"
@@ -263,6 +287,9 @@ impl ObjectsError {
             | ObjectsError::NotLinkable { .. }
             | ObjectsError::ForeignReference { .. }
             | ObjectsError::BadName { .. }
+            | ObjectsError::BadOperation { .. }
+            | ObjectsError::BadLibrary { .. }
+            | ObjectsError::Guard { .. }
             | ObjectsError::BadSlots { .. } => libc::EINVAL,
         }
     }

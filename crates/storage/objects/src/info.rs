@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::census;
 use crate::error::ObjectsError;
+use crate::guards::OperationInfo;
 use crate::layout::{ClientId, IN_MAILBOX, MAILBOXES, VERSION};
 use crate::region::{Platform, Region};
 use crate::span::Span;
@@ -41,6 +42,8 @@ pub struct Info {
     pub clients_dead: u64,
     /// Mailboxes.
     pub mailboxes: Vec<MailboxInfo>,
+    /// Guarded operations.
+    pub operations: Vec<OperationInfo>,
 }
 
 /// A living client.
@@ -109,6 +112,7 @@ impl<P: Platform> Region<P> {
             clients,
             clients_dead,
             mailboxes: (0..MAILBOXES).filter_map(|index| self.mailbox_info(index)).collect(),
+            operations: self.operations(),
         })
     }
 

@@ -7,7 +7,8 @@
 //!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
 //!    4096  clients 1 to 126, 256 bytes each
 //!            0  state: 0 free, 1 in use, 2 being given back        8  pid
-//!           16  first of a list of objects that are being freed    24  0 …
+//!           16  first of a list of objects that are being freed    24  guarded operation: 0 none, else its intent
+//!           32  0 …
 //!           64  stores to do again: their number                   72  11 times: where, what
 //!   36864  mailboxes, 32 times 8,448 bytes
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
@@ -16,7 +17,14 @@
 //!          192  1 while the receiver sleeps      200  wakes of the receiver, by the sender
 //!          208  1 while the sender sleeps        216  wakes of the sender, by the receiver     224  0 …
 //!          256  slots, 1,024 words: 0 empty, else sequence << 32 | granule + 1
-//!  307200  spans, a word for each 65,536 bytes of the region, see `span.rs`
+//!  307200  guarded operations, 16 times 128 bytes
+//!            0  state: 0 none, 1 ready   8  version               16  grace period, microseconds
+//!           24  completed for dead clients                        32  abandoned         40  0 …
+//!           64  name, 48 bytes, padded with 0                    112  0 …
+//!  309248  locks of guarded operations, 64 times 64 bytes
+//!            0  client that holds it     8  1 while clients sleep until it is free     16  0 …
+//!  313344  0 …
+//!  315392  spans, a word for each 65,536 bytes of the region, see `span.rs`
 //!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
 //!       …  spans of 65,536 bytes                   (the first begins at a multiple of 65,536)
 //!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)
@@ -38,7 +46,11 @@ pub const CLIENTS: u8 = 126;
 pub const MAILBOXES: usize = 32;
 /// Most slots of a mailbox.
 pub const MOST_SLOTS: u64 = 1024;
-/// Most bytes of a mailbox's name.
+/// Most guarded operations of a region.
+pub const OPERATIONS: usize = 16;
+/// Locks that guarded operations can take.
+pub const LOCKS: usize = 64;
+/// Most bytes of the name of a mailbox or an operation.
 pub const NAME_BYTES: usize = 48;
 /// Owner byte of a granule at which no object begins.
 pub const FREE: u8 = 0;
@@ -58,7 +70,7 @@ pub const SMALLEST_BYTES: u64 = 1 << 20;
 pub const LARGEST_BYTES: u64 = 64 << 30;
 
 /// Version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// First bytes of a region.
@@ -69,7 +81,11 @@ const CLIENTS_AT: usize = 4096;
 const CLIENT_BYTES: usize = 256;
 const MAILBOXES_AT: usize = 36_864;
 const MAILBOX_BYTES: usize = 8448;
-const SPANS_AT: usize = MAILBOXES_AT + MAILBOXES * MAILBOX_BYTES;
+const OPERATIONS_AT: usize = MAILBOXES_AT + MAILBOXES * MAILBOX_BYTES;
+const OPERATION_BYTES: usize = 128;
+const LOCKS_AT: usize = OPERATIONS_AT + OPERATIONS * OPERATION_BYTES;
+const LOCK_BYTES: usize = 64;
+const SPANS_AT: usize = OPERATIONS_AT + 8192;
 
 /// Id of a client: 1 to [`CLIENTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -216,6 +232,11 @@ impl Layout {
         self.client(id) + 16
     }
 
+    /// Intent of the guarded operation that a client is in.
+    pub(crate) fn guard(&self, id: ClientId) -> usize {
+        self.client(id) + 24
+    }
+
     /// Number of stores of a client that are to be done again.
     pub(crate) fn redo_count(&self, id: ClientId) -> usize {
         self.client(id) + 64
@@ -230,6 +251,23 @@ impl Layout {
     pub(crate) fn mailbox(&self, index: usize) -> MailboxLayout {
         assert!(index < MAILBOXES, "a region has {MAILBOXES} mailboxes");
         MailboxLayout(MAILBOXES_AT + MAILBOX_BYTES * index)
+    }
+
+    /// A guarded operation. Panics unless `index` is below [`OPERATIONS`].
+    pub(crate) fn operation(&self, index: usize) -> OperationLayout {
+        assert!(index < OPERATIONS, "a region has {OPERATIONS} operations");
+        OperationLayout(OPERATIONS_AT + OPERATION_BYTES * index)
+    }
+
+    /// Holder of a lock. Panics unless `index` is below [`LOCKS`].
+    pub(crate) fn lock(&self, index: usize) -> usize {
+        assert!(index < LOCKS, "a region has {LOCKS} locks");
+        LOCKS_AT + LOCK_BYTES * index
+    }
+
+    /// Not 0 while clients sleep until the lock is free.
+    pub(crate) fn lock_sleepers(&self, index: usize) -> usize {
+        self.lock(index) + 8
     }
 
     /// Word of a span.
@@ -290,6 +328,40 @@ pub(crate) fn span_of(granule: u32) -> u32 {
 #[inline]
 pub(crate) fn first_granule(span: u32) -> u32 {
     span * SPAN_GRANULES
+}
+
+/// Where the words of a guarded operation lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OperationLayout(usize);
+
+impl OperationLayout {
+    pub(crate) fn state(self) -> usize {
+        self.0
+    }
+
+    pub(crate) fn version(self) -> usize {
+        self.0 + 8
+    }
+
+    /// Grace period in microseconds.
+    pub(crate) fn grace(self) -> usize {
+        self.0 + 16
+    }
+
+    /// How often others completed it for a dead client.
+    pub(crate) fn completed(self) -> usize {
+        self.0 + 24
+    }
+
+    /// How often it was abandoned.
+    pub(crate) fn abandoned(self) -> usize {
+        self.0 + 32
+    }
+
+    /// Word `index` of the name.
+    pub(crate) fn name(self, index: usize) -> usize {
+        self.0 + 64 + 8 * index
+    }
 }
 
 /// Where a mailbox's words lie.
@@ -376,7 +448,7 @@ mod tests {
     fn the_header_lies_as_drawn() {
         let bytes = HEADER.encode();
         assert_eq!(&bytes[..8], b"FFREGION");
-        assert_eq!(bytes[8..16], [2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[8..16], [3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[16..24], (8u64 << 20).to_le_bytes());
         assert_eq!(bytes[24..32], 0x2000_4000_0000u64.to_le_bytes());
         assert_eq!(bytes[32..48], [7; 16]);
@@ -422,7 +494,15 @@ mod tests {
         assert_eq!(mailbox.slot(0) - 36_864, 256);
         assert_eq!(mailbox.slot(MOST_SLOTS), layout.mailbox(1).state());
         assert_eq!(layout.mailbox(MAILBOXES - 1).slot(MOST_SLOTS), 307_200);
-        assert_eq!(layout.span(0), 307_200);
+        let operation = layout.operation(0);
+        assert_eq!((operation.state(), operation.version()), (307_200, 307_208));
+        assert_eq!((operation.grace(), operation.completed()), (307_216, 307_224));
+        assert_eq!((operation.abandoned(), operation.name(0)), (307_232, 307_264));
+        assert_eq!(layout.operation(1).state(), 307_328);
+        assert_eq!((layout.lock(0), layout.lock_sleepers(1)), (309_248, 309_320));
+        assert_eq!(layout.operation(OPERATIONS - 1).state() + OPERATION_BYTES, layout.lock(0));
+        assert_eq!(layout.lock(LOCKS - 1) + LOCK_BYTES, 313_344);
+        assert_eq!((layout.guard(first), layout.span(0)), (4120, 315_392));
         assert_eq!(layout.marks(first, 0), layout.span(layout.end_span));
         assert_eq!(layout.marks(last, 0) - layout.marks(first, 0), 8 * 125);
         assert_eq!((layout.spans(), layout.owner(0)), (5..15, 983_040));

@@ -33,7 +33,7 @@ use crate::layout::{
     slot_parts, slot_word, span_of,
 };
 use crate::liveness::Liveness;
-use crate::recovery::recover_if_dead;
+use crate::recovery::{is_left, recover_if_dead};
 use crate::region::{Platform, Region, has_fault};
 use crate::shared::Record;
 use crate::wakes::{Side, wake_sleeper};
@@ -115,11 +115,7 @@ fn make<P: Platform>(region: &Region<P>, name: &str, slots: u64) -> Result<usize
     let index = index.ok_or_else(|| ObjectsError::MailboxesFull { name: name.to_owned() })?;
     let at = region.layout.mailbox(index);
     region.words.set_word(at.slots(), slots);
-    for word in 0..NAME_BYTES / 8 {
-        let bytes = name.bytes().skip(8 * word).take(8).enumerate();
-        let value = bytes.fold(0, |value, (at, byte)| value | u64::from(byte) << (8 * at));
-        region.words.set_word(at.name(word), value);
-    }
+    region.set_name(|word| at.name(word), name);
     region.words.set_word(at.state(), READY); // commits
     Ok(index)
 }
@@ -135,6 +131,10 @@ impl Ends {
 
     pub(crate) fn layout(&self) -> MailboxLayout {
         self.at
+    }
+
+    pub(crate) fn slots(&self) -> u64 {
+        self.slots
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -366,6 +366,10 @@ impl Ends {
         let mut tries = 0;
         while !region.words.claim_word(at, 0, u64::from(id.number())) {
             let word = region.words.word(at);
+            if word == u64::from(id.number()) {
+                // By a guarded operation that is done again.
+                return Ok(true);
+            }
             let holder = match u8::try_from(word).ok().and_then(ClientId::new) {
                 Some(holder) => holder,
                 None if word == 0 => continue,
@@ -377,7 +381,8 @@ impl Ends {
             if recover_if_dead(region, holder)? || region.words.word(at) != word {
                 continue;
             }
-            if region.words.word(region.layout.client(holder)) != READY {
+            if region.words.word(region.layout.client(holder)) != READY || is_left(region, holder)?
+            {
                 return Ok(false);
             }
             // It seems alive. A process that has just begun to recover it makes it seem so, too.

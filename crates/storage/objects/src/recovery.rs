@@ -2,6 +2,8 @@
 //!
 //! The order matters, as recovery may be killed between any two stores and is then started again from the
 //! beginning by another client:
+//! 0. The guarded operation that it was in is completed ([`intents`]) by a process that has its code. No other step
+//!    is done before. Its locks become free.
 //! 1. In mailboxes of which the client has an end, slots that name its objects are emptied: a send that did
 //!    not commit, or a receive that did. An object that were freed first could be sent again, and two slots
 //!    would name it. Then the end becomes free. Before, a new client could meet the slots.
@@ -16,6 +18,7 @@
 //! each 64 KiB of the region) and at the mailboxes.
 
 use crate::error::ObjectsError;
+use crate::intents::Settled;
 use crate::layout::{
     ClientId, FREE, LEAVING, MAILBOXES, SHARED, SPAN_GRANULES, first_granule, slot_parts,
 };
@@ -25,7 +28,7 @@ use crate::shared::{RECORD_BYTES, record_at};
 use crate::span::Span;
 use crate::wakes::{Side, wake_sleeper};
 use crate::words::Words;
-use crate::{redo, runs, spans};
+use crate::{intents, locks, redo, runs, spans};
 
 impl<P: Platform> Region<P> {
     /// Recovers the dead clients that it finds; returns their number.
@@ -47,21 +50,56 @@ pub(crate) fn recover_dead<P: Platform>(region: &Region<P>) -> Result<usize, Obj
 }
 
 /// Recovers a client if it is dead; returns whether it was. Another process that is just recovering it counts
-/// as the client.
+/// as the client. A dead client stays in a guarded operation that this process cannot complete.
 pub(crate) fn recover_if_dead<P: Platform>(
     region: &Region<P>,
     id: ClientId,
 ) -> Result<bool, ObjectsError> {
+    // Within an operation of its own, this thread may hold what the other operation waits for.
+    recover(region, id, !intents::is_inside())
+}
+
+/// The same for the holder of a lock that this thread waits for within an operation. Locks are taken in the order of their
+/// numbers, so that the other operation waits for nothing that this thread holds.
+pub(crate) fn recover_holder<P: Platform>(
+    region: &Region<P>,
+    id: ClientId,
+) -> Result<bool, ObjectsError> {
+    recover(region, id, true)
+}
+
+fn recover<P: Platform>(
+    region: &Region<P>,
+    id: ClientId,
+    may_complete: bool,
+) -> Result<bool, ObjectsError> {
     if region.is_alive(id)? {
         return Ok(false);
     }
-    let Some(_claim) = region.claim(id)? else { return Ok(false) };
+    let Some(claim) = region.claim(id)? else { return Ok(false) };
     // Another client may have recovered it meanwhile.
-    let is_left = region.is_in_use(id);
-    if is_left {
-        give_back(region, id);
+    if !region.is_in_use(id) {
+        return Ok(false);
     }
-    Ok(is_left)
+    if !has_fault!(P, RecoveryForgetsGuard) {
+        match intents::settle(region, id, may_complete) {
+            Settled::None => {}
+            Settled::Later => return Ok(false),
+            Settled::Run(completion) => {
+                redo::replay(region, id);
+                clear_all_slots(region, id);
+                completion(region, id, claim);
+                return Ok(true);
+            }
+        }
+    }
+    give_back(region, id);
+    Ok(true)
+}
+
+/// Whether a dead client is left in a guarded operation.
+pub(crate) fn is_left<P: Platform>(region: &Region<P>, id: ClientId) -> Result<bool, ObjectsError> {
+    Ok(intents::pending(region, id).is_some() && !region.is_alive(id)?)
 }
 
 /// Gives back what a client has. The caller holds the client's claim.
@@ -76,14 +114,18 @@ pub(crate) fn give_back<P: Platform>(region: &Region<P>, id: ClientId) {
     if has_fault!(P, RecoveryFreesBeforeSlots) {
         free_objects(region, id);
     }
+    if words.word(layout.guard(id)) != 0 {
+        words.set_word(layout.guard(id), 0);
+    }
+    locks::release_all(region, id);
     let number = u64::from(id.number());
-    let ends = |index: usize| [layout.mailbox(index).sender(), layout.mailbox(index).receiver()];
-    let has_end = |index: &usize| ends(*index).iter().any(|end| words.word(*end) == number);
-    for index in (0..MAILBOXES).filter(has_end) {
+    for index in with_end(region, id) {
         clear_slots(region, index, id);
         let at = layout.mailbox(index);
         let sides = [Side::Sender, Side::Receiver];
-        for ((end, own), other) in ends(index).into_iter().zip(sides).zip(sides.iter().rev()) {
+        for ((end, own), other) in
+            ends(region, index).into_iter().zip(sides).zip(sides.iter().rev())
+        {
             if words.word(end) == number {
                 words.set_word(own.sleeps(at), 0);
                 // Perhaps it was about to. The sleeper looks again.
@@ -132,6 +174,22 @@ fn free_structures<P: Platform>(region: &Region<P>, id: ClientId) {
     }
 }
 
+fn ends<P: Platform>(region: &Region<P>, index: usize) -> [usize; 2] {
+    let at = region.layout.mailbox(index);
+    [at.sender(), at.receiver()]
+}
+
+/// Mailboxes of which the client has an end.
+fn with_end<P: Platform>(region: &Region<P>, id: ClientId) -> impl Iterator<Item = usize> {
+    let is_own = move |end: &usize| region.words.word(*end) == u64::from(id.number());
+    (0..MAILBOXES).filter(move |index| ends(region, *index).iter().any(is_own))
+}
+
+/// Empties slots of sends that did not commit, and of receives that did.
+fn clear_all_slots<P: Platform>(region: &Region<P>, id: ClientId) {
+    with_end(region, id).for_each(|index| clear_slots(region, index, id));
+}
+
 fn clear_slots<P: Platform>(region: &Region<P>, index: usize, id: ClientId) {
     let Region { words, layout, .. } = region;
     let at = layout.mailbox(index);
@@ -163,35 +221,68 @@ fn free_objects<P: Platform>(region: &Region<P>, id: ClientId) {
 fn free_in_span<P: Platform>(region: &Region<P>, id: ClientId, at: u32) {
     match spans::span(region, at) {
         Some(Span::Slots { client, class }) if client == id.number() => {
-            free_slots(region, id, at, true);
-            let left = match spans::is_empty(region, at) {
+            // None allocates there now, so that what is empty stays so.
+            let left = match free_slots(region, id, at, true) || spans::is_empty(region, at) {
                 true => Span::Free,
                 false => Span::Slots { client: 0, class },
             };
             region.words.set_word(region.layout.span(at), left.word());
         }
-        Some(Span::Slots { .. }) => free_slots(region, id, at, false),
+        Some(Span::Slots { .. }) => {
+            free_slots(region, id, at, false);
+        }
         _ => runs::recover(region, id, at),
     }
 }
 
-/// Frees the client's objects in a span of slots.
-fn free_slots<P: Platform>(region: &Region<P>, id: ClientId, at: u32, is_own: bool) {
+/// Frees the client's objects in a span of slots; returns whether it has seen none of others.
+fn free_slots<P: Platform>(region: &Region<P>, id: ClientId, at: u32, is_own: bool) -> bool {
     let Region { words, layout, .. } = region;
-    let first = first_granule(at);
+    let (first, mut is_alone) = (first_granule(at), true);
     for granule in (first..first + SPAN_GRANULES).step_by(8) {
-        let owners = words.word(layout.owner(granule)).to_le_bytes();
-        if owners == [FREE; 8] {
+        let owners = words.word(layout.owner(granule));
+        if owners == u64::from(FREE) {
             continue;
         }
         // No other client writes to these bytes then: none allocates in the dead client's span.
-        if is_own && owners.iter().all(|owner| [FREE, id.number()].contains(owner)) {
+        if is_own && has_only(owners, id) {
             words.set_word(layout.owner(granule), u64::from(FREE));
             continue;
         }
-        for (granule, owner) in (granule..).zip(owners) {
+        for (granule, owner) in (granule..).zip(owners.to_le_bytes()) {
             if owner == id.number() {
                 words.set_byte(layout.owner(granule), FREE);
+            } else {
+                is_alone &= owner == FREE;
+            }
+        }
+    }
+    is_alone
+}
+
+/// Whether each of eight owner bytes is 0 or the client's.
+fn has_only(owners: u64, id: ClientId) -> bool {
+    const LOW_BITS: u64 = u64::MAX / 255 * 0x7f;
+    // The highest bit of each byte: whether it is not 0. Then 1 for it, then all bits of it.
+    let taken = (((owners & LOW_BITS) + LOW_BITS) | owners) & !LOW_BITS;
+    owners == (taken >> 7) * u64::from(id.number())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_owner_bytes_are_compared_at_once() {
+        let bytes = [0u8, 1, 2, 0x7e, 0x7f, 0x80, 0xff];
+        for id in ClientId::all().filter(|id| bytes.contains(&id.number())) {
+            for (place, first) in (0..8).flat_map(|place| bytes.map(|first| (place, first))) {
+                for rest in bytes {
+                    let mut owners = [rest; 8];
+                    owners[place] = first;
+                    let expected = owners.iter().all(|owner| [0, id.number()].contains(owner));
+                    assert_eq!(has_only(u64::from_le_bytes(owners), id), expected, "{owners:?}");
+                }
             }
         }
     }

@@ -4,18 +4,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::ObjectsError;
-use crate::layout::{BadHeader, ClientId, HEADER_BYTES, Header, Layout, VERSION};
+use crate::layout::{
+    BadHeader, ClientId, HEADER_BYTES, Header, Layout, NAME_BYTES, OPERATIONS, VERSION,
+};
 use crate::liveness::{KernelLocks, Liveness};
 use crate::words::{self, Mapped, Words};
 
 /// What a region runs on.
 pub trait Platform {
     /// Its memory.
-    type Words: Words + From<Mapped>;
+    type Words: Words + From<Mapped> + Clone;
     /// What shows which clients are alive.
-    type Liveness: Liveness + From<File>;
+    type Liveness: Liveness + From<File> + Clone;
     /// A fault that its operations have.
     #[cfg(feature = "seeded-faults")]
     const FAULT: Option<crate::seeded::Fault> = None;
@@ -54,6 +57,13 @@ const ADDRESS_STEP: u64 = 1 << 30;
 const FIRST_ADDRESS: u64 = 0x2000_0000_0000;
 const ADDRESS_STEPS: u64 = (16 << 40) / ADDRESS_STEP;
 
+/// What holds a client's id.
+pub(crate) type Claim<P> = <<P as Platform>::Liveness as Liveness>::Claim;
+
+/// Completes the guarded operation that a dead client was in, and gives back what the client has. It holds the client's
+/// claim. The layers above say what that means.
+pub(crate) type Completion<P> = Arc<dyn Fn(&Region<P>, ClientId, Claim<P>) + Send + Sync>;
+
 /// An open region.
 pub struct Region<P: Platform = Node> {
     pub(crate) words: P::Words,
@@ -61,6 +71,8 @@ pub struct Region<P: Platform = Node> {
     pub(crate) layout: Layout,
     pub(crate) header: Header,
     pub(crate) path: PathBuf,
+    /// The code of guarded operations that this process has.
+    completions: Arc<Mutex<[Option<Completion<P>>; OPERATIONS]>>,
 }
 
 impl Region {
@@ -173,7 +185,33 @@ impl<P: Platform> Region<P> {
                 }
             })?;
         let (words, liveness) = (P::Words::from(mapped), P::Liveness::from(file));
-        Ok(Region { words, liveness, layout, header, path: path.to_owned() })
+        let completions = Arc::default();
+        Ok(Region { words, liveness, layout, header, path: path.to_owned(), completions })
+    }
+
+    /// The same region once more.
+    pub(crate) fn again(&self) -> Region<P> {
+        let (words, liveness) = (self.words.clone(), self.liveness.clone());
+        let Region { layout, header, .. } = *self;
+        let (path, completions) = (self.path.clone(), self.completions.clone());
+        Region { words, liveness, layout, header, path, completions }
+    }
+
+    /// Takes over the code of operations that another handle of the region has.
+    pub(crate) fn share_completions(&mut self, other: &Region<P>) {
+        self.completions = Arc::clone(&other.completions);
+    }
+
+    /// The code that completes an operation, if this process has it.
+    pub(crate) fn completion(&self, operation: usize) -> Option<Completion<P>> {
+        let known = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(operation).cloned().flatten()
+    }
+
+    /// Makes that code known.
+    pub(crate) fn set_completion(&self, operation: usize, completion: Completion<P>) {
+        let mut known = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
+        known[operation] = Some(completion);
     }
 
     /// Its file.
@@ -209,10 +247,24 @@ impl<P: Platform> Region<P> {
         if self.words.word(at.state()) != crate::layout::READY {
             return None;
         }
-        let words = (0..crate::layout::NAME_BYTES / 8).map(|word| self.words.word(at.name(word)));
+        Some(self.name(|word| at.name(word)))
+    }
+
+    /// The name whose words lie at these places.
+    pub(crate) fn name(&self, at: impl Fn(usize) -> usize) -> String {
+        let words = (0..NAME_BYTES / 8).map(|word| self.words.word(at(word)));
         let bytes: Vec<u8> =
             words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Stores it there.
+    pub(crate) fn set_name(&self, at: impl Fn(usize) -> usize, name: &str) {
+        for word in 0..NAME_BYTES / 8 {
+            let bytes = name.bytes().skip(8 * word).take(8).enumerate();
+            let value = bytes.fold(0, |value, (at, byte)| value | u64::from(byte) << (8 * at));
+            self.words.set_word(at(word), value);
+        }
     }
 
     /// Slots of a mailbox, as many as there can be if the number is damaged.
@@ -230,10 +282,7 @@ impl<P: Platform> Region<P> {
         self.liveness.is_alive(id).map_err(failed)
     }
 
-    pub(crate) fn claim(
-        &self,
-        id: ClientId,
-    ) -> Result<Option<<P::Liveness as Liveness>::Claim>, ObjectsError> {
+    pub(crate) fn claim(&self, id: ClientId) -> Result<Option<Claim<P>>, ObjectsError> {
         self.liveness.claim(id).map_err(ObjectsError::io("claim an id in the region", &self.path))
     }
 

@@ -35,10 +35,20 @@ pub enum Fault {
     DyingIsFreedInList,
     /// A send wakes the receiver before it has committed.
     WakesBeforeCommit,
+    /// A guarded operation begins before its arguments are written down.
+    GuardCommitsFirst,
+    /// A step of a guarded operation counts as done before its result is written down.
+    StepCountsFirst,
+    /// A guarded operation releases its locks before it counts as done.
+    GuardUnlocksFirst,
+    /// Recovery does not complete a guarded operation.
+    RecoveryForgetsGuard,
+    /// A guarded operation that is done again loads what it has stored.
+    LoadIsNotRecorded,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 16] = [
+pub const FAULTS: [Fault; 21] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,
     Fault::ReceiveEmptiesSlotFirst,
@@ -55,4 +65,9 @@ pub const FAULTS: [Fault; 16] = [
     Fault::RecoveryForgetsIntent,
     Fault::DyingIsFreedInList,
     Fault::WakesBeforeCommit,
+    Fault::GuardCommitsFirst,
+    Fault::StepCountsFirst,
+    Fault::GuardUnlocksFirst,
+    Fault::RecoveryForgetsGuard,
+    Fault::LoadIsNotRecorded,
 ];

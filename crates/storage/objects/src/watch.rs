@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::ObjectsError;
 use crate::layout::ClientId;
-use crate::recovery::recover_dead;
+use crate::recovery::recover_if_dead;
 use crate::region::{Platform, Region};
 use crate::words::Words;
 
@@ -26,10 +26,21 @@ impl<P: Platform> Region<P> {
     /// # Errors
     /// [`ObjectsError::Io`].
     pub fn watch(&self, stop: &AtomicBool) -> Result<u64, ObjectsError> {
+        self.watch_with(stop, recover_if_dead)
+    }
+
+    /// The same with another way to recover a client, which returns whether it did.
+    pub(crate) fn watch_with(
+        &self,
+        stop: &AtomicBool,
+        mut recover: impl FnMut(&Region<P>, ClientId) -> Result<bool, ObjectsError>,
+    ) -> Result<u64, ObjectsError> {
         let mut recovered = 0;
         let mut watched: Vec<Watched> = Vec::new();
         while !stop.load(Ordering::Acquire) {
-            recovered += recover_dead(self)? as u64;
+            for id in ClientId::all().filter(|id| self.is_in_use(*id)) {
+                recovered += u64::from(recover(self, id)?);
+            }
             let pid = |id: ClientId| self.words.word(self.layout.client_pid(id));
             watched.retain(|known| self.is_in_use(known.id) && pid(known.id) == known.pid);
             for id in ClientId::all().filter(|id| self.is_in_use(*id)) {

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use farfork::Region;
+use farfork::{GuardLibrary, Region};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -83,4 +84,47 @@ fn structures_are_shared_by_c_programs() {
     compile(&Path::new(CRATE).join("tests/structures.c"), &program, false);
     let output = start(&program).arg(&region).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn guarded_operations_of_c_programs_are_completed() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let region = directory.path().join("region");
+    Region::create(&region, 1 << 20).expect("a region");
+    let program = directory.path().join("guards");
+    let both = directory.path().join("both.c");
+    let include = |path: PathBuf| format!("#include \"{}\"\n", path.display());
+    let test = Path::new(CRATE).join("tests/guards.c");
+    // The same `struct payment` twice would not compile.
+    let text = std::fs::read_to_string(example("payment.c")).expect("an example");
+    let payment = directory.path().join("payment.c");
+    std::fs::write(&payment, text.replace("struct payment", "struct paid")).expect("written");
+    let posix = "#define _POSIX_C_SOURCE 200809L\n".to_owned();
+    std::fs::write(&both, posix + &include(payment) + &include(test)).expect("written");
+    compile(&both, &program, false);
+    let output = start(&program).arg(&region).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_library_of_operations_is_loaded_and_registered() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let region = directory.path().join("region");
+    Region::create(&region, 1 << 20).expect("a region");
+    let library = directory.path().join("payment.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&library);
+    cc.arg("-I").arg(Path::new(CRATE).join("include")).arg(example("payment.c"));
+    assert!(cc.status().expect("cc starts").success());
+    let loaded = GuardLibrary::load(&library).expect("a library");
+    assert_eq!(loaded.operations().collect::<Vec<_>>(), [("pay", 1)]);
+    let opened = Region::<farfork::Node>::open(&region).expect("a region");
+    loaded.register(&opened, Some(Duration::from_millis(1500))).expect("registered");
+    loaded.register(&opened, None).expect("registered twice");
+    let known = opened.operations();
+    assert_eq!((known.len(), known[0].name.as_str(), known[0].grace_us), (1, "pay", 1_500_000));
+    for path in ["/nowhere.so", "/dev/null", "libc.so.6"] {
+        let error = GuardLibrary::load(Path::new(path)).expect_err(path).to_string();
+        assert!(error.starts_with("cannot load guarded operations from"), "{error}");
+    }
 }

@@ -39,6 +39,10 @@ impl Liveness for Table {
         Ok(self.0.borrow().contains(&id.number()))
     }
 
+    fn is_held_by(&self, id: ClientId, pid: u32) -> bool {
+        pid == std::process::id() && self.0.borrow().contains(&id.number())
+    }
+
     fn turn(&self) -> io::Result<Row> {
         self.take(0).ok_or_else(|| io::Error::other("the holder is this thread"))
     }
@@ -60,10 +64,17 @@ fn conforms<L: Liveness>(one: &L, other: &L) {
             assert!(view.claim(id(number)).expect("an answer").is_none(), "{number} twice");
         }
         assert!(is_alive(id(number)), "an attempt ended the claim of {number}");
+        let (own, init) = (std::process::id(), 1);
+        for view in [one, other] {
+            assert!(view.is_held_by(id(number), own), "this process holds {number}");
+            assert!(!view.is_held_by(id(number), init), "another process holds {number}");
+        }
         let another = id(if number == 1 { 3 } else { number - 1 });
         assert!(!is_alive(another), "a claim is of one id only");
+        assert!(!one.is_held_by(another, own), "a claim of {number} seems one of another id");
         drop(claim);
         assert!(!is_alive(id(number)), "the claim of {number} has ended");
+        assert!(!one.is_held_by(id(number), own), "its holder is named still");
         drop(other.claim(id(number)).expect("an answer").expect("a new claim"));
     }
     let turn = one.turn().expect("the turn");

@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farfork::{CLIENTS, Client, MAILBOXES, ObjectsError, Region, Timeout};
+use farfork::{CLIENTS, Client, Code, MAILBOXES, ObjectsError, Region, Timeout};
 use tempfile::TempDir;
 
 const BYTES: u64 = 1 << 20;
@@ -35,9 +36,9 @@ fn refused(path: &Path, word: &str) -> ObjectsError {
 fn other_files_are_refused() {
     let (_directory, path) = region();
     patch(&path, 8, &[9]);
-    let error = refused(&path, "it has format version 9, this farfork reads 2");
+    let error = refused(&path, "it has format version 9, this farfork reads 3");
     assert_eq!(error.errno(), libc::EPROTONOSUPPORT);
-    patch(&path, 8, &[2]);
+    patch(&path, 8, &[3]);
     patch(&path, 3000, &[1]);
     assert_eq!(refused(&path, "its header is damaged").errno(), libc::EBADMSG);
     patch(&path, 3000, &[0]);
@@ -236,10 +237,10 @@ fn damaged_slots_and_owners_are_found() {
     let check = client.region().check().expect("a check");
     assert_eq!((check.foreign, check.lost, check.double), (2, 1, 0));
     // Words of the last two spans.
-    patch(&path, 307_200 + 8 * 13, &[9, 9, 9, 9, 9, 9, 9, 9, 1, 2, 0, 0, 5, 0, 0, 0]);
+    patch(&path, 315_392 + 8 * 13, &[9, 9, 9, 9, 9, 9, 9, 9, 1, 2, 0, 0, 5, 0, 0, 0]);
     let check = client.region().check().expect("a check");
     assert_eq!((check.foreign, check.lost, check.double), (3, 1, 0));
-    patch(&path, 307_200 + 8 * 14, &[77, 2, 0, 0, 5, 0, 0, 0]);
+    patch(&path, 315_392 + 8 * 14, &[77, 2, 0, 0, 5, 0, 0, 0]);
     assert_eq!(client.region().check().expect("a check").lost, 2);
 }
 
@@ -299,4 +300,60 @@ fn spans_of_closed_clients_are_adopted() {
     }
     let whole = other.region().check().expect("a check").bytes;
     other.allocate(whole as usize).expect("all of it is free");
+}
+
+/// A guarded operation that cannot begin has not happened, and its calls say what is wrong with them.
+#[test]
+fn guarded_operations_refuse_what_they_cannot_do() {
+    let (_directory, path) = region();
+    let mut client = Client::open(&path).expect("a client");
+    let code: Code = Arc::new(|guard, arguments| {
+        let first = guard.allocate(64).expect("an object").cast::<u64>();
+        guard.lock(5).expect("a lock");
+        guard.lock(5).expect("the same lock");
+        let errors = [guard.lock(4).err(), guard.lock(64).err(), guard.load(inside(first)).err()];
+        assert!(errors.iter().all(|error| matches!(error, Some(ObjectsError::Guard { .. }))));
+        let outside = NonNull::from(&0u64);
+        assert!(guard.store(outside, 1).is_err(), "it is not in the region");
+        let other = NonNull::<u8>::dangling();
+        assert!(matches!(guard.free(other), Err(ObjectsError::NotOwned { .. })));
+        assert!(matches!(guard.send("m", 4, other), Err(ObjectsError::NotOwned { .. })));
+        let mut steps = 0;
+        while arguments.is_empty() && guard.record(1).is_ok() {
+            steps += 1;
+        }
+        // An allocation takes one step, a send that fails one.
+        assert!(steps == 0 || steps == 374, "{steps}");
+        guard.free(first.cast()).expect("its own");
+        i32::from(arguments.len() as u16)
+    });
+    let region = client.region();
+    for name in ["", "\n", &"n".repeat(49)] {
+        let error = region.guard_register(name, 1, code.clone()).err().expect("refused");
+        assert!(matches!(error, ObjectsError::BadOperation { .. }), "{error}");
+    }
+    let operation = region.guard_register("work", 1, code.clone()).expect("registered");
+    for version in 2..=16 {
+        region.guard_register("work", version, code.clone()).expect("registered");
+    }
+    let error = region.guard_register("work", 17, code.clone()).err().expect("refused");
+    assert!(error.to_string().contains("16 operations"), "{error}");
+    region.guard_register("work", 16, code.clone()).expect("it is known");
+    assert_eq!(client.guard_call(&operation, &[]).expect("called"), 0);
+    assert_eq!(client.guard_call(&operation, &[1; 512]).expect("called"), 512);
+    let error = client.guard_call(&operation, &[1; 513]).expect_err("refused");
+    assert!(error.to_string().contains("512 bytes"), "{error}");
+    let (_other_directory, other) = self::region();
+    let mut other = Client::open(&other).expect("a client");
+    let error = other.guard_call(&operation, &[]).expect_err("refused");
+    assert!(error.to_string().contains("another region"), "{error}");
+    let check = client.region().check().expect("a check");
+    assert!(check.is_clean() && check.owned == 0, "{check:?}");
+    while client.allocate(64).is_ok() {}
+    assert!(matches!(client.guard_call(&operation, &[]), Err(ObjectsError::Full)));
+}
+
+/// A word in the middle of another one.
+fn inside(word: NonNull<u64>) -> NonNull<u64> {
+    NonNull::new(word.as_ptr().wrapping_byte_add(4)).expect("an address")
 }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use farfork::{Check, Info, Node, Region};
+use farfork::{Check, GuardLibrary, Info, Node, Region};
 use farfork_types::align_up;
 
 use crate::output::print_json;
@@ -50,6 +51,19 @@ pub(crate) enum Command {
         /// The region.
         path: PathBuf,
     },
+    /// Watch, and complete guarded operations of dead clients with a library that has their code, until this process is
+    /// ended. A process that exceeds an operation's grace period is killed. The code runs with the rights of this command.
+    Guard {
+        /// The region.
+        path: PathBuf,
+        /// A shared library with a table "ff_guard_operations", see farfork.h.
+        #[arg(long)]
+        library: PathBuf,
+        /// Longest time that an operation may run, e.g. 500ms or 10s, without waits for locks. 0s: no limit.
+        /// Operations that the region does not know yet get 10s.
+        #[arg(long, value_parser = duration)]
+        grace: Option<Duration>,
+    },
     /// Delete a region that no client uses.
     Destroy {
         /// The region.
@@ -80,9 +94,28 @@ pub(crate) fn run(command: &Command) -> CommandResult {
             // A signal ends it; nothing has to be put in order.
             Region::<Node>::open(path)?.watch(&AtomicBool::new(false))?;
         }
+        Command::Guard { path, library, grace } => {
+            let library = GuardLibrary::load(library)?;
+            let path = std::path::absolute(path)?;
+            let register = |region: &Region| library.register(region, *grace);
+            farfork::guard(&path, &register, &AtomicBool::new(false))?;
+        }
         Command::Destroy { path } => Region::destroy(path)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A time, e.g. 500ms or 10s.
+fn duration(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("invalid time '{text}' (expected e.g. 500ms or 10s)");
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = number.parse().map_err(|_| invalid())?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        _ => Err(invalid()),
+    }
 }
 
 fn info(path: &Path) -> Result<Info, Box<dyn std::error::Error>> {
@@ -115,6 +148,16 @@ fn print_info(info: &Info) {
             mailbox.slots,
             client(mailbox.sender),
             client(mailbox.receiver)
+        );
+    }
+    for operation in &info.operations {
+        println!(
+            "operation {} version {}: grace period {} ms, {} completed for dead clients, {} abandoned",
+            printable(&operation.name),
+            operation.version,
+            operation.grace_us / 1000,
+            operation.completed,
+            operation.abandoned
         );
     }
 }

@@ -5,11 +5,12 @@
 //! it dies. A forked child closes its copies, as it would keep its dead parent alive otherwise.
 #![allow(unsafe_code)] // reason: registers a function that runs in forked children
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Once;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -21,10 +22,10 @@ use crate::layout::ClientId;
 const LOCKS_AT: i64 = 1 << 62;
 
 /// Locks of a region file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct KernelLocks {
     /// Its own description holds no lock, and so sees those of all others.
-    file: File,
+    file: Arc<File>,
 }
 
 /// A held lock.
@@ -39,7 +40,7 @@ pub struct KernelClaim {
 impl KernelLocks {
     /// Of an open region file.
     pub fn new(file: File) -> KernelLocks {
-        KernelLocks { file }
+        KernelLocks { file: Arc::new(file) }
     }
 
     fn reopen(&self) -> io::Result<OwnedFd> {
@@ -78,6 +79,22 @@ impl Liveness for KernelLocks {
         let mut request = of_client(id);
         fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut request))?;
         Ok(i32::from(request.l_type) != libc::F_UNLCK)
+    }
+
+    fn is_held_by(&self, id: ClientId, pid: u32) -> bool {
+        let Ok(inode) = self.file.metadata().map(|found| found.ino()) else { return false };
+        // E.g. "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:18:7 4611686018427387905 4611686018427387905".
+        let byte = (LOCKS_AT + i64::from(id.number())).to_string();
+        let is_it = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [_, _, "OFDLCK", _, _, _, file, first, last] = fields[..] else { return false };
+            let is_file = file.rsplit(':').next() == Some(inode.to_string().as_str());
+            is_file && first == byte && last == byte
+        };
+        let Ok(files) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+        files
+            .flatten()
+            .any(|file| fs::read_to_string(file.path()).is_ok_and(|text| text.lines().any(is_it)))
     }
 
     fn turn(&self) -> io::Result<KernelClaim> {

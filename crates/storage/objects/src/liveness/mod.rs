@@ -5,6 +5,7 @@
 //! 2. An id is alive exactly while it is claimed. A dead client never seems alive again by itself: the
 //!    number of a process plays no part.
 //! 3. One turn at a time; it ends with its holder, too.
+//! 4. A process is named as the holder of a claim only if it is that.
 
 mod kernel;
 
@@ -30,6 +31,9 @@ pub trait Liveness {
     /// # Errors
     /// Those of the mechanism.
     fn is_alive(&self, id: ClientId) -> io::Result<bool>;
+
+    /// Whether a process, of this process's PID namespace, holds the claim of an id. False if this cannot be seen.
+    fn is_held_by(&self, id: ClientId, pid: u32) -> bool;
 
     /// Waits for the turn: the right to make a mailbox. No other operation takes it.
     ///

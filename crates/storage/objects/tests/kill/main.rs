@@ -9,6 +9,8 @@
 //! some are left out unless `FARFORK_TEST_LONG=1` is set; with it, there are more random kills, too.
 
 mod child;
+mod forked;
+mod guards;
 mod objects;
 mod operations;
 mod platforms;
@@ -21,11 +23,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::operations::{ALL, Dead, FAST, Kill, Operation, kill_everywhere};
 use crate::platforms::{
-    ClaimMarksLast, Counting, DyingIsFreedInList, FreeTakesRunLast, IntentCommitsFirst, Known,
-    NoFault, Plain, ReceiveEmptiesSlotFirst, ReceiveMarksLast, RecoveryClearsMarksFirst,
+    ClaimMarksLast, Counting, DyingIsFreedInList, FreeTakesRunLast, GuardCommitsFirst,
+    GuardUnlocksFirst, IntentCommitsFirst, Known, LoadIsNotRecorded, NoFault, Plain,
+    ReceiveEmptiesSlotFirst, ReceiveMarksLast, RecoveryClearsMarksFirst, RecoveryForgetsGuard,
     RecoveryForgetsIntent, RecoveryFreesBeforeSlots, RecoveryFreesIdFirst,
     ReleaseFreesFirstSpanFirst, RunCommitsFirst, SendCommitsBeforeSlot, SendMovesTailLast,
-    StoresBeforeIntent,
+    StepCountsFirst, StoresBeforeIntent,
 };
 use crate::stage::Stage;
 use crate::structures::Deed;
@@ -67,6 +70,36 @@ fn main() {
             Ok(())
         }));
     }
+    trials.push(Trial::test("a guarded operation survives a kill at instructions", || {
+        // Thousands, most of them of loops that are all alike.
+        let stride = if is_long() { 1 } else { 11 };
+        let kills = guards::kill_everywhere::<Plain<NoFault>>(
+            guards::Deed::Pay,
+            stride,
+            Kill::Instruction,
+        )?;
+        println!("{kills} kills, at one of {stride} instructions");
+        assert!(kills > 10, "it finished after {kills} kills");
+        Ok(())
+    }));
+    for deed in guards::ALL {
+        let name = format!("{deed:?} of a guarded operation survives a kill at each store");
+        trials.push(Trial::test(name, move || {
+            let kills = guards::kill_everywhere::<Counting<NoFault>>(deed, 1, Kill::Store)?;
+            println!("{deed:?}: {kills} kills, one at each store");
+            assert!(kills > 0, "it finished at once");
+            Ok(())
+        }));
+    }
+    trials.push(found_in_guards::<GuardCommitsFirst>(guards::Deed::Pay));
+    trials.push(found_in_guards::<StepCountsFirst>(guards::Deed::Pay));
+    trials.push(found_in_guards::<RecoveryForgetsGuard>(guards::Deed::Pay));
+    trials.push(found_in_guards::<LoadIsNotRecorded>(guards::Deed::Pay));
+    trials.push(found_in_guards::<GuardUnlocksFirst>(guards::Deed::Meet));
+    trials.push(Trial::test("an overdue operation is ended", || Ok(guards::ends_overdue()?)));
+    trials.push(Trial::test("a child after fork becomes a client", || {
+        Ok(forked::becomes_a_client()?)
+    }));
     trials.push(found_in::<StoresBeforeIntent>(Deed::Unlink));
     trials.push(found_in::<IntentCommitsFirst>(Deed::Unlink));
     trials
@@ -123,6 +156,17 @@ fn found<Of: Known + 'static>(operation: Operation, is_fast: bool) -> Trial {
             println!("at instructions: {found:?}");
             found.err().ok_or("kills at instructions did not find it")?;
         }
+        Ok(())
+    })
+}
+
+/// A seeded fault is found by kills of a client in a guarded operation.
+fn found_in_guards<Of: Known + 'static>(deed: guards::Deed) -> Trial {
+    let name = format!("{:?} is found", Of::FAULT.expect("a fault"));
+    Trial::test(name, move || {
+        let found = guards::kill_everywhere::<Counting<Of>>(deed, 1, Kill::Store);
+        println!("at stores: {found:?}");
+        found.err().ok_or("kills at stores did not find it")?;
         Ok(())
     })
 }

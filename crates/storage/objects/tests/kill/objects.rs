@@ -10,10 +10,24 @@ pub fn number(object: NonNull<u8>) -> u64 {
     if words.iter().all(|word| *word == words[0]) { words[0] } else { u64::MAX - 1 }
 }
 
+/// The first word of an object.
+pub fn first(object: NonNull<u8>) -> u64 {
+    // SAFETY: an object of 64 bytes, mapped as long as its client lives.
+    unsafe { object.cast::<u64>().read_volatile() }
+}
+
 /// Puts a number into all words of an object.
 pub fn set_number(object: NonNull<u8>, number: u64) {
     // SAFETY: as above.
     unsafe { object.cast::<[u64; 8]>().write_volatile([number; 8]) }
+}
+
+/// Puts words into an object that has room for them.
+pub fn set_words(object: NonNull<u8>, words: &[u64]) {
+    for (index, word) in words.iter().enumerate() {
+        // SAFETY: the caller's object has so many words.
+        unsafe { object.cast::<u64>().add(index).write_volatile(*word) }
+    }
 }
 
 /// A reference of an object that can be linked, as it is stored.

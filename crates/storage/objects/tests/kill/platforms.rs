@@ -146,5 +146,10 @@ known! {
     IntentCommitsFirst = Some(Fault::IntentCommitsFirst);
     RecoveryForgetsIntent = Some(Fault::RecoveryForgetsIntent);
     DyingIsFreedInList = Some(Fault::DyingIsFreedInList);
+    GuardCommitsFirst = Some(Fault::GuardCommitsFirst);
+    StepCountsFirst = Some(Fault::StepCountsFirst);
+    GuardUnlocksFirst = Some(Fault::GuardUnlocksFirst);
+    RecoveryForgetsGuard = Some(Fault::RecoveryForgetsGuard);
+    LoadIsNotRecorded = Some(Fault::LoadIsNotRecorded);
     ReleaseFreesFirstSpanFirst = Some(Fault::ReleaseFreesFirstSpanFirst);
 }
