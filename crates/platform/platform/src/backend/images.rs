@@ -174,7 +174,7 @@ struct External {
 fn foreign(report: &[u8]) -> Option<String> {
     let report: Checkpointed = match serde_json::from_slice(report) {
         Ok(report) => report,
-        Err(error) => return Some(format!("its report cannot be read: {error}")),
+        Err(why) => return Some(format!("its report cannot be read: {why}")),
     };
     let External { fd, what } = report.external.into_iter().find(|external| external.fd > 2)?;
     Some(format!(
