@@ -64,10 +64,9 @@ impl Policy<PlacementFacts> for NearestGhost {
         let free = |node: &NodeFacts| node.memory.free_below(self.most_memory_permille);
         // An instance that needs nothing does not start on a full node either.
         let fitting = facts.nodes.iter().filter(|node| free(node) >= need(node).max(1));
-        let best = fitting.min_by_key(|node| {
-            let kind = GhostKind::on(node);
-            (kind, Reverse(free(node)), node.starting, node.name.clone())
-        });
+        let key = |node: &NodeFacts| (GhostKind::on(node), Reverse(free(node)), node.starting);
+        let best = fitting
+            .min_by(|one, other| key(one).cmp(&key(other)).then_with(|| one.name.cmp(&other.name)));
         let Some(best) = best else {
             let count = facts.nodes.len();
             let least = facts.nodes.iter().map(need).min().unwrap_or(facts.need_bytes);

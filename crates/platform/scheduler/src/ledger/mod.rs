@@ -264,14 +264,20 @@ impl Ledger {
     /// image.
     pub fn node_facts(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         let answering = self.ids().filter(|node| self.answers(*node));
-        let facts = |node: NodeId| NodeFacts {
-            name: self.name(node).to_owned(),
-            memory: self.memory(node),
-            need_bytes: Some(self.need_bytes(node, claim)),
-            attached_ghosts: image.map_or(0, |image| self.waiting_with(node, image)),
-            empty_ghosts: self.waiting_empty(node, claim.memory_mb),
-            starting: self.nodes[node.index()].sums.starting,
-            pool_busy_permille: self.nodes[node.index()].reading.map(Reading::busy_permille),
+        let facts = |node: NodeId| {
+            let here = &self.nodes[node.index()];
+            // Most nodes have no ghosts of most kinds, and need not be looked up.
+            let attached = image.filter(|_| here.attached_ghosts > 0);
+            let has_empty = here.empty_ghosts > 0;
+            NodeFacts {
+                name: here.name.clone(),
+                memory: self.memory(node),
+                need_bytes: Some(self.need_bytes(node, claim)),
+                attached_ghosts: attached.map_or(0, |image| self.waiting_with(node, image)),
+                empty_ghosts: if has_empty { self.waiting_empty(node, claim.memory_mb) } else { 0 },
+                starting: here.sums.starting,
+                pool_busy_permille: here.reading.map(Reading::busy_permille),
+            }
         };
         answering.map(facts).collect()
     }
