@@ -30,6 +30,10 @@ static const struct option IPV6_OPTIONS[] = {
     {IPPROTO_IPV6, IPV6_DONTFRAG, 1},     {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 6},
     {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 0}, {IPPROTO_IPV6, IPV6_RECVPATHMTU, 1},
     {IPPROTO_IPV6, 72, 2},                {IPPROTO_IPV6, 73, 5},
+    // IPV6_2292PKTINFO, _2292HOPOPTS, _2292DSTOPTS, _2292RTHDR, _2292HOPLIMIT, IPV6_FLOWINFO.
+    {IPPROTO_IPV6, 2, 1},                 {IPPROTO_IPV6, 3, 1},
+    {IPPROTO_IPV6, 4, 1},                 {IPPROTO_IPV6, 5, 1},
+    {IPPROTO_IPV6, 8, 1},                 {IPPROTO_IPV6, 11, 1},
 };
 static const struct option TCP_OPTIONS[] = {
     {IPPROTO_TCP, TCP_NODELAY, 1},       {IPPROTO_TCP, TCP_MAXSEG, 1000},     {IPPROTO_TCP, TCP_CORK, 1},
@@ -117,7 +121,13 @@ int main(void) {
     unsigned char records_now[sizeof records] = {0};
     int recording = MUST(socket(AF_INET, SOCK_STREAM, 0));
     MUST(setsockopt(recording, IPPROTO_IP, IP_OPTIONS, records, sizeof records));
+    int unlocked = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    set(unlocked, SOL_SOCKET, SO_RCVBUF, 50000);
+    int may_resize = setsockopt(unlocked, SOL_SOCKET, 72 /* SO_BUF_LOCK */, &(int){0}, sizeof(int)) == 0;
+    int size = get(unlocked, SOL_SOCKET, SO_RCVBUF);
     ready_and_wait();
+    expect_option(unlocked, SOL_SOCKET, SO_RCVBUF, size);
+    if (may_resize) expect_option(unlocked, SOL_SOCKET, 72, 0);
     socklen_t recorded = sizeof records_now;
     MUST(getsockopt(recording, IPPROTO_IP, IP_OPTIONS, records_now, &recorded));
     CHECK(recorded == sizeof records && !memcmp(records, records_now, recorded), "IP_OPTIONS: saw %u bytes", recorded);

@@ -15,9 +15,10 @@ const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Facts that move while the two are compared, by program and by the beginnings of their names.
-const MOVING: [(&str, &str); 8] = [
+const MOVING: [(&str, &str); 9] = [
     // The one that is stopped gets its signal mask on its way when it goes on.
     ("tree_stopped", "process "),
+    ("tree_stop_unreported", "process "),
     // Its threads end, and begin others.
     ("thread_churn", "thread "),
     ("thread_churn", "stat/threads"),

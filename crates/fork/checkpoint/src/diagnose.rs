@@ -111,6 +111,9 @@ pub fn why_not_stopped(pid: i32, tid: i32) -> String {
             "it waits in vfork for child {child}, which has neither exited nor executed a program"
         );
     }
+    if let Some(what) = ring_thread(pid, tid) {
+        return what.to_owned();
+    }
     let state = Status::read(pid, tid).ok().and_then(|status| status.state);
     let sleeps = match state {
         Some('D') => "it sleeps in the kernel and cannot be interrupted".to_owned(),
@@ -120,6 +123,22 @@ pub fn why_not_stopped(pid: i32, tid: i32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")) {
         Ok(place) if !["", "0"].contains(&place.trim()) => format!("{sleeps} ({})", place.trim()),
         _ => sleeps,
+    }
+}
+
+/// Threads that the kernel makes for rings of io_uring are among those of the process, and run no program.
+fn ring_thread(pid: i32, tid: i32) -> Option<&'static str> {
+    let name = proc::text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    match name.trim() {
+        name if name.starts_with("iou-sqp-") => Some(
+            "it is the thread of the kernel that polls a ring of io_uring (SQPOLL); start the program by \
+             `farfork run`, as on a kernel without io_uring",
+        ),
+        name if name.starts_with("iou-wrk-") => Some(
+            "it is a thread of the kernel that works on requests of io_uring, or ends a few seconds after \
+             the last one",
+        ),
+        _ => None,
     }
 }
 
