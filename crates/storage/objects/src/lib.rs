@@ -34,11 +34,13 @@ compile_error!("objects rely on the order of stores of x86-64");
 
 mod audit;
 mod capi;
+mod capi_fork;
 mod capi_structures;
 mod census;
 mod check;
 mod client;
 mod error;
+pub mod fork_self;
 mod heap;
 mod info;
 pub mod layout;
