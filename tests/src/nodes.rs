@@ -106,6 +106,11 @@ impl Nodes {
         format!("{}.{last}", self.net)
     }
 
+    /// A directory of the test.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// `$FARFORK_RUN` of a node.
     pub fn run_directory(&self, side: &str) -> PathBuf {
         self.directory.join(side)

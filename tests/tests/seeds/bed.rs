@@ -1,6 +1,7 @@
 //! Two nodes with a cable between them: a process is prepared on one, and resumed on the other, which
 //! has no pool.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -109,6 +110,16 @@ impl Bed {
         let output = farfork::run(self.on(AWAY, &["wait", "--json", &pid.to_string()])?)?;
         serde_json::from_slice(&output.stdout)
             .map_err(|_| Trouble::during("farfork wait", farfork::text(&output)))
+    }
+
+    /// A directory of this test.
+    pub fn directory(&self) -> &Path {
+        self.nodes.directory()
+    }
+
+    /// A command to be completed, on one of the nodes.
+    pub fn inside(&self, side: &str) -> Command {
+        self.nodes.inside(side)
     }
 
     /// Keys of handles that lie on the node where clones start.

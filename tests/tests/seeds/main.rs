@@ -1,6 +1,7 @@
 //! Seeds: a process is prepared on one node, and its clones start on another, which has no pool.
 
 mod bed;
+mod c_calls;
 mod node;
 
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [Case; 15] = [
+    let all: [Case; 17] = [
         ("c_program", c_program),
         ("looked_at_in_its_copy", looked_at_in_its_copy),
         ("python", python),
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         ("shadow_and_keeper_killed", shadow_and_keeper_killed),
         ("command_killed", command_killed),
         ("one_mount", node::one_mount),
+        ("c_calls", c_calls::c_calls),
+        ("c_calls_without_the_command", c_calls::c_calls_without_the_command),
         ("wrong_key_beside_clones", node::wrong_key_beside_clones),
     ];
     for (name, run) in all {

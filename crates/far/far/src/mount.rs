@@ -227,6 +227,8 @@ impl FarProcess {
             format!("cannot unmount far memory: {reason}; end the clones that use it first")
         })?;
         let _ = fs::remove_file(self.place.socket());
+        // Those of images that are not forgotten yet.
+        let _ = fs::remove_dir_all(self.place.keys());
         Ok(())
     }
 

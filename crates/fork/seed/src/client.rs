@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
 use farfork_fabric::{Fabric, FabricError, Refusal, SharedKey};
+use farfork_handle::Handle;
 use serde::de::DeserializeOwned;
 
 use crate::error::SeedError;
-use crate::handle::Handle;
 use crate::protocol::{Reclaimed, Renewed, Request};
 
 /// How much longer than it was asked to wait a keeper may take to end a seed: it stops the parent.
@@ -15,11 +15,9 @@ const END_MARGIN: Duration = Duration::from_secs(20);
 /// How long a keeper may take to answer what it has only to note.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-impl Handle {
-    /// What proves the handle to its keeper.
-    pub fn shared_key(&self) -> SharedKey {
-        SharedKey::new(self.id.to_bytes(), self.connection_key())
-    }
+/// What proves a handle to its keeper.
+pub fn shared_key(handle: &Handle) -> SharedKey {
+    SharedKey::new(handle.id.to_bytes(), handle.connection_key())
 }
 
 /// Connects to the keeper of a seed.
@@ -28,7 +26,7 @@ impl Handle {
 /// [`SeedError::NotKnown`], [`SeedError::Unreachable`].
 pub fn connect(handle: &Handle) -> Result<TcpFabric, SeedError> {
     let address = handle.address.to_string();
-    TcpFabric::connect(&address, &handle.shared_key(), ClientSettings::default()).map_err(|error| {
+    TcpFabric::connect(&address, &shared_key(handle), ClientSettings::default()).map_err(|error| {
         let (id, address) = (handle.id.to_string(), handle.address);
         match error {
             FabricError::WrongSharedKey { .. } | FabricError::PeerWithoutKey { .. } => {

@@ -21,6 +21,7 @@ use farfork_checkpoint::{Parent, Prepared, Reply, Shadow, prepare};
 use farfork_fabric::tcp::{Server, ServerSettings};
 use farfork_fabric::{Region, Regions};
 use farfork_far::protocol::{self, Found, PageRange, Question};
+use farfork_handle::Handle;
 use farfork_image::store::Descriptor;
 use farfork_types::Cid;
 use nix::sys::signal::{SigSet, Signal};
@@ -30,8 +31,8 @@ use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
 use crate::address;
+use crate::client::shared_key;
 use crate::error::SeedError;
-use crate::handle::Handle;
 use crate::protocol::{Reclaimed, Renewed, Request};
 use crate::region::SeedRegion;
 use crate::seed::{Phase, Seed};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub requested: Instant,
     /// Where in its memory the process waits for the handle, if it has asked itself.
     pub reply_at: Option<u64>,
+    /// Whether id and key have 64 bits each, for C.
+    pub short_key: bool,
 }
 
 /// A seed that was made.
@@ -133,14 +136,20 @@ impl Place {
             let address = settings.listen.map_or("a free port".to_owned(), |at| at.to_string());
             SeedError::Listen { address, source }
         })?;
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|error| failed("draw a name")(error.into()))?;
-        let id = Cid::from_bytes(id);
-        let handle =
-            Handle::new(address, id).map_err(|error| failed("draw a key")(error.into()))?;
-        let socket = StatusSocket::bind(&settings.directory, id)?;
+        let handle = new_handle(address, settings.short_key);
+        let handle = handle.map_err(|error| failed("draw a name and a key")(error.into()))?;
+        let socket = StatusSocket::bind(&settings.directory, handle.id)?;
         Ok(Place { listener, handle, socket, signals })
     }
+}
+
+fn new_handle(address: SocketAddr, is_short: bool) -> Result<Handle, getrandom::Error> {
+    if is_short {
+        return Handle::new_short(address);
+    }
+    let mut id = [0; 16];
+    getrandom::fill(&mut id)?;
+    Handle::new(address, Cid::from_bytes(id))
 }
 
 fn failed(pid: i32, doing: &'static str) -> impl Fn(io::Error) -> SeedError {
@@ -172,7 +181,7 @@ fn serve(
         seed: Arc::clone(seed),
         found: Found::new(handle.id, served.bytes(), now_ns, key),
     };
-    let mut settings = ServerSettings::new(regions, handle.shared_key().alone());
+    let mut settings = ServerSettings::new(regions, shared_key(handle).alone());
     settings.service = Arc::new(move |request| answers.answer(request));
     settings.connections = CONNECTIONS;
     Server::start(listener, settings)

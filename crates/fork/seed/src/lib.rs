@@ -13,7 +13,6 @@
 mod address;
 mod client;
 mod error;
-pub mod handle;
 mod keeper;
 pub mod protocol;
 pub mod region;
@@ -21,6 +20,7 @@ mod seed;
 mod served;
 pub mod status;
 
-pub use client::{connect, reclaim, renew};
+pub use client::{connect, reclaim, renew, shared_key};
 pub use error::SeedError;
+pub use farfork_handle as handle;
 pub use keeper::{Report, Settings, keep};

@@ -7,6 +7,8 @@
  * A client that dies, at any instruction, leaves everything consistent: what it owned is free again, what it
  * has sent is in the mailbox, and what it has received was its own.
  *
+ * Forks: a process makes a seed of itself, and clones of it start on any machine (ff_prepare).
+ *
  * Errors: NULL or -1, with errno; ff_error() has the words.
  */
 #ifndef FARFORK_H
@@ -235,6 +237,26 @@ struct ff_check_result {
 
 /* Recovers dead clients and counts: 0 if nothing is wrong, 1 otherwise, -1 on errors. result may be NULL. */
 int ff_check(ff_region *region, struct ff_check_result *result);
+
+/* Forks of this process (MITOSIS's fork_prepare, fork_resume, fork_reclaim). The command "farfork" does the work:
+ * it is looked for in PATH, or is $FARFORK_BIN. Needs root. Do not call them in two threads at once. */
+
+/* Prepares this process: from now on clones of it start, on any machine, as it is at this moment. Returns 0 in the
+ * process, with id and key of the seed; returns 1 in each clone, which gets neither; -1 on errors. The key is
+ * a secret: with it, all memory of the process can be read. The seed ends after ten minutes, or by
+ * ff_reclaim. EPERM: what the process has keeps it from being prepared. */
+int ff_prepare(uint64_t *id, uint64_t *key);
+
+/* Where a seed of this process is served, as text ("10.0.0.1:7070"): 0. ERANGE: bytes are too few; 64 suffice. */
+int ff_seed_address(uint64_t id, char *address, size_t bytes);
+
+/* Starts a clone on this machine; returns its pid, which is not a child. Its standard input is empty, and what it
+ * prints is dropped. Without an address (NULL), the seed is one of this process. */
+int ff_resume(const char *address, uint64_t id, uint64_t key);
+
+/* Ends a seed of this process: 0. Clones that may still fetch pages have ten seconds to do so. ENOENT: this
+ * process has no such seed; a clone does not have those of its parent. */
+int ff_reclaim(uint64_t id);
 
 /* The last error of this thread in words. NULL without one. Valid until the next. */
 const char *ff_error(void);

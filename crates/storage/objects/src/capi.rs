@@ -47,7 +47,7 @@ fn set_errno(number: i32) {
     unsafe { *libc::__errno_location() = number };
 }
 
-fn fail<T>(number: i32, message: String, value: T) -> T {
+pub(crate) fn fail<T>(number: i32, message: String, value: T) -> T {
     LAST_ERROR.with_borrow_mut(|last| *last = CString::new(message.replace('\0', "?")).ok());
     set_errno(number);
     value

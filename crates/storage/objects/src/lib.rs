@@ -34,12 +34,14 @@ compile_error!("objects rely on the order of stores of x86-64");
 
 mod audit;
 mod capi;
+mod capi_fork;
 mod capi_guards;
 mod capi_structures;
 mod census;
 mod check;
 mod client;
 mod error;
+pub mod fork_self;
 mod forked;
 mod grace;
 mod guards;

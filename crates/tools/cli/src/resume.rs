@@ -115,6 +115,8 @@ fn find(args: &Args, place: &Place) -> Result<Cid, Box<dyn Error>> {
             let command = mount_while_used(place, args.far_deadline_ms, idle_s)?;
             start::ensure(place, &command)?;
             set_window(args, place)?;
+            // One that was just leaving has taken it along.
+            write_key(place, handle)?;
             find()
         }
         found => found,
@@ -136,7 +138,7 @@ fn write_key(place: &Place, handle: &Handle) -> Result<PathBuf, Box<dyn Error>> 
     let path = place.keys().join(handle.fingerprint());
     if !path.exists() {
         DirBuilder::new().recursive(true).mode(0o700).create(place.keys())?;
-        write_key_at(&path, &handle.shared_key())?;
+        write_key_at(&path, &farfork_seed::shared_key(handle))?;
     }
     Ok(path)
 }

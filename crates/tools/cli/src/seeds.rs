@@ -42,6 +42,9 @@ pub(crate) struct PrepareArgs {
     /// Write the handle to this address of the process, which waits there for it.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     reply_at: Option<u64>,
+    /// Make id and key of 64 bits each, as calls from C have them.
+    #[arg(long, hide = true)]
+    short_key: bool,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -111,6 +114,9 @@ pub(crate) struct KeeperArgs {
     /// Where in its memory the process waits.
     #[arg(long)]
     reply_at: Option<u64>,
+    /// Make id and key of 64 bits each.
+    #[arg(long)]
+    short_key: bool,
 }
 
 fn listen_at(text: &str) -> Result<SocketAddr, String> {
@@ -172,6 +178,7 @@ impl StartedKeeper {
         if let Some(address) = args.reply_at {
             command.args(["--reply-at", &address.to_string()]);
         }
+        command.args(args.short_key.then_some("--short-key"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr.try_clone()?);
         Ok(StartedKeeper { child: command.current_dir("/").spawn()?, stderr })
     }
@@ -217,6 +224,7 @@ pub(crate) fn keep(args: &KeeperArgs) -> CommandResult {
         directory: directory(),
         requested: Instant::now() - since,
         reply_at: args.reply_at,
+        short_key: args.short_key,
     };
     farfork_seed::keep(&settings, hand_over)?;
     Ok(ExitCode::SUCCESS)

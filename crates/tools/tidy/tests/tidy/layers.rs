@@ -7,7 +7,7 @@ use toml::Table;
 /// From the bottom up. Crates of one layer do not depend on each other.
 const LAYERS: &[&[&str]] = &[
     &["types", "caches"],
-    &["sys", "policy"],
+    &["sys", "policy", "handle"],
     &["plan", "caches-qemu", "scheduler"],
     &["restorer", "pool", "objects", "fabric", "minivmm"],
     &["image"],

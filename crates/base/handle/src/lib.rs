@@ -5,6 +5,9 @@
 //! ```
 //! Numbers are little-endian. By the checksum, over all before it, a handle that was cut off or mistyped
 //! is known without asking a keeper. The handle is a secret, as its key is.
+//!
+//! C has 64 bits each for id and key ([`Handle::short`]): the other half of both is zero then. With a recorded
+//! exchange, 2^64 keys could be tried: all other handles have 128 random bits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -59,6 +62,29 @@ impl Handle {
         let mut key = [0; 16];
         getrandom::fill(&mut key)?;
         Ok(Handle { address, id, key })
+    }
+
+    /// A handle with 64 random bits each as id and key.
+    ///
+    /// # Errors
+    /// The kernel's source of random bytes failed.
+    pub fn new_short(address: SocketAddr) -> Result<Handle, getrandom::Error> {
+        let mut random = [[0; 8]; 2];
+        random.iter_mut().try_for_each(|half| getrandom::fill(half))?;
+        let [id, key] = random.map(u64::from_le_bytes);
+        Ok(Handle::of_short(address, id, key))
+    }
+
+    /// The handle with these halves.
+    pub fn of_short(address: SocketAddr, id: u64, key: u64) -> Handle {
+        let wide = |half: u64| u128::from(half).to_le_bytes();
+        Handle { address, id: Cid::from_bytes(wide(id)), key: wide(key) }
+    }
+
+    /// Id and key, if each fits into 64 bits.
+    pub fn short(&self) -> Option<(u64, u64)> {
+        let half = |bytes: [u8; 16]| u64::try_from(u128::from_le_bytes(bytes)).ok();
+        half(self.id.to_bytes()).zip(half(self.key))
     }
 
     /// A name that no other handle has, and that may be shown: neither another key nor another seed.
@@ -178,6 +204,21 @@ mod tests {
         assert_eq!("demo/hello".parse::<Handle>(), Err(HandleError::Prefix));
         let word = handle("10.0.0.1:1").to_string();
         assert_eq!(word[..word.len() - 1].parse::<Handle>(), Err(HandleError::Damaged));
+    }
+
+    #[test]
+    fn short_handles_are_handles_with_halves() {
+        let at = "10.0.0.1:1".parse().unwrap();
+        let short = Handle::of_short(at, 0x0102, 0x0304);
+        let read: Handle = short.to_string().parse().unwrap();
+        assert_eq!((read.short(), &read), (Some((0x0102, 0x0304)), &short));
+        assert_eq!(
+            (short.id.to_bytes()[..3].to_vec(), short.key[..3].to_vec()),
+            (vec![2, 1, 0], vec![4, 3, 0])
+        );
+        assert_eq!(handle("10.0.0.1:1").short(), None);
+        let (one, other) = (Handle::new_short(at).unwrap(), Handle::new_short(at).unwrap());
+        assert!(one.short().is_some() && one != other);
     }
 
     #[test]
