@@ -15,12 +15,15 @@ mod recovery;
 
 use std::ffi::CStr;
 use std::hint::black_box;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use farfork::{Client, Region, Timeout};
+use farfork::{Client, Code, Region, Timeout};
 use tempfile::TempDir;
 
 use crate::error::{BenchError, io};
@@ -38,6 +41,7 @@ const PAIRS: usize = 100_000;
 const MANY: usize = 10_000;
 const MESSAGES: usize = 100_000;
 const ROUND_TRIPS: usize = 2000;
+const GUARDED_CALLS: usize = 20_000;
 const SLOTS: u64 = 256;
 const PAIR: &str = "allocate + free, tight pair";
 const SHUFFLED: &str = "allocate + free, 10,000 freed in random order";
@@ -48,6 +52,7 @@ const LARGER: [(usize, &str); 2] = [
     (256, "allocate + free 256 bytes, tight pair"),
     (4096, "allocate + free 4,096 bytes, tight pair"),
 ];
+const GUARDED: &str = "guarded operation: one lock, two loads, two stores";
 const OWN: &str = "recovery of a dead client, all objects from its own spans";
 const SHARED: &str = "recovery of a dead client, half of the objects from spans of another client";
 const RATE: &str = "M objects/s";
@@ -60,9 +65,14 @@ const LIBRARIES: [(&str, &CStr, &CStr, &CStr); 2] = [
     ("tcmalloc", c"libtcmalloc_minimal.so.4", c"tc_malloc", c"tc_free"),
 ];
 
+/// In the environment: how much thread-local memory glibc keeps for libraries that are loaded later.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+const ROOM: &str = "glibc.rtld.optional_static_tls=16384";
+
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     options.check(&[])?;
+    restart_with_room()?;
     let machine = Machine::this();
     let directory =
         tempfile::tempdir_in("/dev/shm").map_err(io("make a directory in", "/dev/shm"))?;
@@ -105,6 +115,19 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
+/// jemalloc's library has more thread-local memory than glibc keeps by default, and cannot be loaded then. Only a program
+/// that is started with the setting has room.
+fn restart_with_room() -> Result<(), BenchError> {
+    if std::env::var_os(TUNABLES).is_some() {
+        return Ok(());
+    }
+    let program = std::env::current_exe().map_err(io("find this program in", "/proc/self"))?;
+    let mut command = Command::new(&program);
+    command.args(std::env::args_os().skip(1)).env(TUNABLES, ROOM);
+    // Returns only if it fails.
+    Err(io("start", &program)(command.exec()))
+}
+
 struct Bench {
     region: std::path::PathBuf,
     /// Order of frees.
@@ -144,6 +167,7 @@ impl Bench {
             }
         }
         samples.add("farfork", MESSAGE, NS, self.messages()?);
+        samples.add("farfork", GUARDED, NS, self.guarded()?);
         let trips = RoundTrips::start(&self.region, SLOTS).map_err(failed)?;
         samples.add("farfork", ONE_WAY, NS, trips.one_way_ns(ROUND_TRIPS).map_err(failed)?);
         Ok(())
@@ -201,6 +225,36 @@ impl Bench {
         }
         let ns = begun.elapsed().as_nanos() as f64 / MESSAGES as f64;
         if is_right { Ok(ns) } else { Err(wrong("a message was lost")) }
+    }
+
+    /// Moves money between two accounts.
+    fn guarded(&self) -> Result<f64, BenchError> {
+        let mut client = self.client()?;
+        let from = client.allocate(64).map_err(failed)?.cast::<u64>();
+        let to = client.allocate(64).map_err(failed)?.cast::<u64>();
+        touch(from.cast(), GUARDED_CALLS as u64);
+        touch(to.cast(), 0);
+        // Addresses, as pointers cannot be shared by threads.
+        let accounts = [from, to].map(|account| account.expose_provenance().get());
+        let code: Code = Arc::new(move |guard, _| {
+            let [from, to] = accounts.map(|at| NonNull::new(at as *mut u64));
+            let (Some(from), Some(to)) = (from, to) else { return 1 };
+            let moved = guard.lock(0).and_then(|()| {
+                let (left, there) = (guard.load(from)?, guard.load(to)?);
+                guard.store(from, left - 1)?;
+                guard.store(to, there + 1)?;
+                Ok(left + there == GUARDED_CALLS as u64)
+            });
+            i32::from(!moved.unwrap_or(false))
+        });
+        let operation = client.region().guard_register("move", 1, code).map_err(failed)?;
+        let mut wrong_calls = 0;
+        let ns = per(GUARDED_CALLS, || {
+            for _ in 0..GUARDED_CALLS {
+                wrong_calls += client.guard_call(&operation, &[]).unwrap_or(1);
+            }
+        });
+        if wrong_calls == 0 { Ok(ns) } else { Err(wrong("a guarded operation failed")) }
     }
 
     /// The consumer is a thread with a client of its own.

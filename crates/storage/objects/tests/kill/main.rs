@@ -119,6 +119,9 @@ fn main() {
     trials.push(Trial::test("a watcher recovers clients and may be killed", || {
         Ok(watch::recovers()?)
     }));
+    trials.push(Trial::test("clients that are out of memory are killed", || {
+        Ok(random::out_of_memory()?)
+    }));
     let kills = if is_long() { 100_000 } else { 300 };
     trials.push(Trial::test("random kills with living peers", move || Ok(random::kills(kills)?)));
     libtest_mimic::run(&arguments, trials).exit();

@@ -1,6 +1,7 @@
 //! Processes that pass objects around are killed at random moments.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -37,8 +38,8 @@ fn mailbox(client: &mut Client, worker: usize) -> Mailbox {
     client.mailbox(&format!("worker-{}", worker % WORKERS), SLOTS).expect("a mailbox")
 }
 
-/// Allocates, frees, receives and sends for ever. Its objects must keep what it wrote.
-fn work(path: &Path, worker: usize, seed: u64) {
+/// Allocates, frees, receives and sends for ever, and calls `each` in between. Its objects must keep what it wrote.
+fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
     // A kill in the middle of a panic must not hide it.
     let failure = path.with_extension("failed");
     std::panic::set_hook(Box::new(move |panic| {
@@ -49,6 +50,7 @@ fn work(path: &Path, worker: usize, seed: u64) {
     let mut random = Random(seed);
     let mut owned: Vec<(NonNull<u8>, u64)> = Vec::new();
     loop {
+        each();
         let content = random.below(1 << 30) << 8 | worker as u64;
         match random.below(8) {
             0..4 if owned.len() < MOST => {
@@ -100,7 +102,7 @@ pub fn kills(count: u64) -> Result<(), String> {
     held.iter().for_each(|object| set_number(*object, u64::MAX - 7));
     let begin = |worker: usize, random: &mut Random| {
         let seed = random.below(1 << 30) + 1;
-        child::start(|| work(&path, worker, seed))
+        child::start(|| work(&path, worker, seed, || ()))
     };
     let mut workers: Vec<Pid> = (0..WORKERS).map(|worker| begin(worker, &mut random)).collect();
     for number in 0..count {
@@ -143,4 +145,65 @@ fn account(observer: &mut Client, held: &[NonNull<u8>]) -> Result<(), String> {
     demand(is_right && sum == check.bytes, || format!("{check:?}"))?;
     let is_kept = held.iter().all(|object| number(*object) == u64::MAX - 7);
     demand(is_kept, || "objects of a living client changed".to_owned())
+}
+
+/// A memory cgroup with little memory. Removed at the end.
+struct SmallGroup(PathBuf);
+
+impl SmallGroup {
+    /// `None` if this process may not make one.
+    fn new() -> Option<SmallGroup> {
+        let name = format!("farfork-objects-{}", std::process::id());
+        let kinds = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+        kinds.into_iter().find_map(|(place, limit)| {
+            let path = Path::new("/sys/fs/cgroup").join(place).join(&name);
+            fs::create_dir(&path).ok()?;
+            let group = SmallGroup(path);
+            fs::write(group.0.join(limit), "16M").ok()?;
+            Some(group)
+        })
+    }
+
+    /// How many of its processes were OOM-killed.
+    fn kills(&self) -> u64 {
+        let texts = ["memory.oom_control", "memory.events"]
+            .map(|name| fs::read_to_string(self.0.join(name)));
+        let lines = texts.iter().flatten().flat_map(|text| text.lines());
+        lines.filter_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).sum()
+    }
+}
+
+impl Drop for SmallGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Workers that take more and more memory of their own are killed by the kernel, beside one that lives on.
+pub fn out_of_memory() -> Result<(), String> {
+    let Some(group) = SmallGroup::new() else {
+        println!("skipped: this process cannot make a memory cgroup with a limit");
+        return Ok(());
+    };
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    Region::create(&path, REGION_BYTES).map_err(words)?;
+    let mut observer = Client::open(&path).map_err(words)?;
+    let held: Vec<_> = (0..HELD).map(|_| observer.allocate(64).expect("an object")).collect();
+    held.iter().for_each(|object| set_number(*object, u64::MAX - 7));
+    for round in 1..=5 {
+        let peer = child::start(|| work(&path, 1, round, || ()));
+        let victim = child::start(|| {
+            let own = std::process::id().to_string();
+            fs::write(group.0.join("cgroup.procs"), own).expect("it joins the group");
+            let mut kept = Vec::new();
+            work(&path, 0, round, || kept.push(Box::new([1u8; 2048])));
+        });
+        demand(child::end(victim)? == End::Killed, || "the victim finished".to_owned())?;
+        demand(group.kills() == round, || format!("{} of {round} kills", group.kills()))?;
+        is_running(peer)?;
+        stop(peer)?;
+        account(&mut observer, &held)?;
+    }
+    Ok(())
 }
