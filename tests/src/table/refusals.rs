@@ -27,7 +27,11 @@ pub(super) const PROGRAMS: &[Program] = &[
     ring("refuse_io_uring_eventfd", &[("KIND", "eventfd")], &["registered"]),
     ring("refuse_io_uring_single", &[("KIND", "single")], &["restricted to one thread"]),
     ring("refuse_io_uring_disabled", &[("KIND", "disabled")], &["restricted to one thread"]),
-    ring("refuse_io_uring_polled", &[("KIND", "polled")], &["thread of the kernel that polls a ring"]),
+    ring(
+        "refuse_io_uring_polled",
+        &[("KIND", "polled")],
+        &["thread of the kernel that polls a ring"],
+    ),
     Program::c("refuse_urgent").refused(&["cannot be read without consuming"]),
     Program::c("refuse_ldt").refused(&["local descriptor table"]),
     Program::c("refuse_keyring").refused(&["process keyring"]),

@@ -81,8 +81,7 @@ fn in_vfork() -> Outcome {
     let found = || children(subject.pid()).first().copied();
     await_until("the subject waits in vfork", || found().is_some())?;
     let child = found().unwrap_or_default();
-    let checked =
-        kill_at_many_moments(&scene, &subject, |output| is_refused_with(output, "vfork"));
+    let checked = kill_at_many_moments(&scene, &subject, |output| is_refused_with(output, "vfork"));
     kill(Pid::from_raw(child), Signal::SIGKILL).map_err(during("killing a child"))?;
     checked?;
     // Its other thread goes on, and then it is checkpointed.
