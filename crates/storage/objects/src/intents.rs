@@ -86,12 +86,12 @@ impl Intent {
     }
 
     /// Everything but the arguments.
-    pub(crate) fn begin<P: Platform>(self, region: &Region<P>, operation: usize) {
+    pub(crate) fn begin<P: Platform>(self, region: &Region<P>, operation: usize, process: u32) {
         self.set(region, 0, operation as u64 | MAGIC << 32);
         self.set(region, 16, 0);
         self.set(region, 40, 0);
         self.set(region, 48, 0);
-        self.start_run(region);
+        self.start_run(region, process);
     }
 
     /// Writes the arguments down. At most [`MOST_ARGUMENTS`].
@@ -112,9 +112,9 @@ impl Intent {
         arguments
     }
 
-    /// This process runs it from its beginning.
-    fn start_run<P: Platform>(self, region: &Region<P>) {
-        self.set(region, 24, u64::from(std::process::id()));
+    /// A process runs it from its beginning.
+    fn start_run<P: Platform>(self, region: &Region<P>, process: u32) {
+        self.set(region, 24, u64::from(process));
         self.set(region, 16, self.word(region, 16) + 1);
         self.touch(region);
     }
@@ -210,7 +210,7 @@ pub(crate) fn settle<P: Platform>(
             Settled::None
         }
         Some(completion) if may_complete => {
-            intent.start_run(region);
+            intent.start_run(region, std::process::id());
             Settled::Run(completion)
         }
         _ => Settled::Later,

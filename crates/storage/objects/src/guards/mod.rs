@@ -174,7 +174,7 @@ impl<P: Platform> Client<P> {
         }
         let place = self.allocate(INTENT_BYTES)?;
         let intent = Intent(self.owned(place, "begin")?);
-        intent.begin(&self.region, operation.index);
+        intent.begin(&self.region, operation.index, self.process);
         if !has_fault!(P, GuardCommitsFirst) {
             intent.set_arguments(&self.region, arguments);
         }

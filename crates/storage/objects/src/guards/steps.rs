@@ -92,7 +92,9 @@ impl<'a, P: Platform> Guard<'a, P> {
                 locks::sleep(region, lock, holder);
             }
         }
-        self.intent.touch(region);
+        if tries > 0 {
+            self.intent.touch(region);
+        }
         Ok(())
     }
 

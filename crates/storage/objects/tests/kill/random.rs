@@ -169,7 +169,7 @@ impl SmallGroup {
         let texts = ["memory.oom_control", "memory.events"]
             .map(|name| fs::read_to_string(self.0.join(name)));
         let lines = texts.iter().flatten().flat_map(|text| text.lines());
-        lines.filter_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).sum()
+        lines.filter_map(|line| line.strip_prefix("oom_kill ")?.parse::<u64>().ok()).sum()
     }
 }
 
