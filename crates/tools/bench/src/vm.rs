@@ -87,8 +87,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         "All cases are farfork's own mini VMM; REAP and FaaSnap are their ideas, written for this benchmark. \
          The guests are synthetic, and so are their shares of zeros and touched pages. Files lie in memory \
          (tmpfs), those of `-cold` in the directory for temporary files, dropped from the page cache; a \
-         disk of a virtual machine may have them in its host's memory. The first access of a vCPU to \
-         a page costs the same in all cases; `again` is without it."
+         disk of a virtual machine may have them in its host's memory. The first accesses of a vCPU to \
+         pages are part of all cases but `again`."
             .to_owned(),
     );
     Ok(Report {
