@@ -19,12 +19,12 @@ use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::simulated::{Durations, SimulatedNodes};
 use farfork_platform::store::{Embedded, Store};
 use farfork_platform::trace::Trace as Span;
+use farfork_policy::settings::Growth;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::SimError;
-use crate::fast::supported;
 use crate::model::{Model, action_name, slack_us};
 use crate::profile::{Behaviour, CHECKPOINT_US, Profiles, behaviours};
 use crate::series::Series;
@@ -104,6 +104,18 @@ pub fn run_journalled(
     let series = model.end();
     drop(runtime);
     Ok(Ended { records, series, end_us, wall: begun.elapsed() })
+}
+
+/// Refuses settings that would make no difference here though they do on the platform.
+pub(crate) fn supported(settings: &Settings) -> Result<(), SimError> {
+    match settings.policies.growth {
+        Growth::AllAtOnce(_) => Ok(()),
+        Growth::OneByOne(_) => Err(SimError::Setting {
+            name: "growth one-by-one",
+            reason: "pauses are not simulated",
+            remedy: "use all-at-once",
+        }),
+    }
 }
 
 /// Whether a node has room for an instance of each function.

@@ -30,6 +30,14 @@ pub enum BenchError {
         /// All subjects.
         known: String,
     },
+    /// A run gave a wrong result.
+    #[error("wrong result of {case}: {reason}")]
+    Wrong {
+        /// The case.
+        case: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A system call failed.
     #[error("cannot {doing} {}: {}", path.display(), words::of(.source))]
     Io {

@@ -26,6 +26,7 @@ mod protocol;
 mod report;
 mod samples;
 mod seeds;
+mod sim;
 mod stats;
 mod subject;
 mod testbed;
@@ -88,6 +89,8 @@ pub enum Benchmark {
     Far,
     /// Virtual machines from snapshots.
     Vm,
+    /// The simulator's speed.
+    Sim,
 }
 
 /// Runs a benchmark.
@@ -104,6 +107,7 @@ pub fn run(benchmark: Benchmark, options: &Options) -> Result<Report, BenchError
         Benchmark::Seeds => seeds::run(options),
         Benchmark::Far => far::run(options),
         Benchmark::Vm => vm::run(options),
+        Benchmark::Sim => sim::run(options),
     }
 }
 

@@ -52,6 +52,8 @@ enum Name {
     Far,
     /// Virtual machines from snapshots: from the restore to the end of a walk through their memory.
     Vm,
+    /// The simulator: time per simulated call, against SimPy and SimFaaS.
+    Sim,
 }
 
 impl Name {
@@ -68,6 +70,7 @@ impl Name {
             Name::Seeds => Benchmark::Seeds,
             Name::Far => Benchmark::Far,
             Name::Vm => Benchmark::Vm,
+            Name::Sim => Benchmark::Sim,
         }
     }
 }

@@ -16,7 +16,7 @@ use farfork_scheduler::{Reclaim, relief};
 use super::advice::Advisor;
 use super::agenda::{Agenda, Event};
 use super::calls::{Call, Calls, Open};
-use super::function::{Message, Task};
+use super::task::{Message, Task};
 use super::world::World;
 use super::{Finish, Function, Watch};
 use crate::model::function_of;

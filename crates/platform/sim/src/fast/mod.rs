@@ -18,6 +18,7 @@ mod agenda;
 mod calls;
 mod function;
 mod machine;
+mod task;
 mod world;
 
 use std::io::Write;
@@ -25,11 +26,10 @@ use std::time::Instant;
 
 pub use farfork_platform::api::StartKind;
 use farfork_platform::simulated::Totals;
-use farfork_policy::settings::Growth;
 
 use crate::error::SimError;
 use crate::profile::{Behaviour, Profiles, behaviours};
-use crate::run::{Ended, Record, Settings, duration_us, fits};
+use crate::run::{Ended, Record, Settings, duration_us, fits, supported};
 use crate::series::Series;
 use crate::trace::Trace;
 pub use calls::Call;
@@ -79,18 +79,6 @@ pub fn simulate<'a, W: Watch>(
     supported(settings)?;
     let machine = Machine::new(functions, settings, tick_us, journal, watch);
     machine.run(calls).map_err(SimError::io("write the decision journal"))
-}
-
-/// Refuses settings that would make no difference here though they do on the platform.
-pub(crate) fn supported(settings: &Settings) -> Result<(), SimError> {
-    match settings.policies.growth {
-        Growth::AllAtOnce(_) => Ok(()),
-        Growth::OneByOne(_) => Err(SimError::Setting {
-            name: "growth one-by-one",
-            reason: "pauses are not simulated",
-            remedy: "use all-at-once",
-        }),
-    }
 }
 
 /// Simulates a trace, and keeps every record.
