@@ -216,7 +216,7 @@ mod tests {
         match make(shape) {
             Ok(ring) => Some(ring),
             Err(error) => {
-                eprintln!("skipped: no ring ({error})");
+                eprintln!("skipped: no ring ({})", crate::words::of(&error));
                 None
             }
         }
