@@ -2,9 +2,9 @@
 
 use farfork_plan::{Op, What, nr};
 
-use super::Compiler;
+use super::{Compiler, LATER};
 use crate::compile::place;
-use crate::model::OpenFile;
+use crate::model::{ObjectKind, OpenFile};
 
 /// `TFD_IOC_SET_TICKS` (Linux 3.17, `CONFIG_CHECKPOINT_RESTORE`, which the address space needs
 /// as well).
@@ -12,6 +12,8 @@ const SET_TICKS: u64 = 0x4008_5400;
 /// Bytes of the kernel's `sigset_t`.
 const SIGNAL_SET_BYTES: u64 = 8;
 const NONBLOCK: u32 = libc::O_NONBLOCK as u32;
+/// `O_LARGEFILE` as the kernel shows it.
+const LARGE: u32 = 0o100_000;
 /// Flags that matter only when a file is made.
 const CREATION: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC;
 
@@ -63,15 +65,16 @@ impl Compiler<'_> {
         }
     }
 
-    /// Whether file `index` is the first of all that can read and write the object. It stands for the
+    /// Whether file `index` is the first of all with the flags of a memfd as it was made. It stands for the
     /// description that came with the object: the kernel does not count that as open for writing, and so
     /// executes the object as long as it is the only one that could write.
     pub fn is_original(&self, index: u32, object: u32) -> bool {
-        let is_writer = |file: &OpenFile| {
+        let is_memfd = matches!(self.model.objects[object as usize].kind, ObjectKind::Memfd(_));
+        let is_as_made = |file: &OpenFile| {
             matches!(file, OpenFile::Object { object: own, flags, .. }
-                if *own == object && flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32)
+                if *own == object && flags & !LATER & !LARGE == libc::O_RDWR as u32)
         };
-        self.model.files.iter().position(is_writer) == Some(index as usize)
+        is_memfd && self.model.files.iter().position(is_as_made) == Some(index as usize)
     }
 
     /// Gives the description that came with the object to the numbers of file `index`.
