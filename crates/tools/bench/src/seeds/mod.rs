@@ -4,11 +4,17 @@
 //!  set up   for each size: start a process that has touched so much memory
 //!  rounds   for each size: local fork │ prepare │ checkpoint
 //!           clone of the seed, nothing fetched │ clone of the image in the pool
+//! rounds   for each size and share of a C function: a clone on demand │ adaptive │ fetched whole
+//! herds    many children of one seed
 //! ```
 //! Invariants: all cases of a round are of the same process, one after the other; each seed is reclaimed and
 //! each clone killed before the next case begins.
 
+mod micro;
+
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -24,8 +30,11 @@ use crate::report::Report;
 use crate::samples::Samples;
 use crate::testbed::Testbed;
 use crate::{Options, progress, usage};
+use micro::Herds;
 
 const SIZES_MB: [u64; 3] = [16, 128, 512];
+/// Rounds with the C function.
+const MICRO_ROUNDS: usize = 7;
 const POOL_BYTES: u64 = 2 << 30;
 const US: &str = "us";
 /// Goal: how much later a clone of a seed may run its first instruction than one from the pool.
@@ -67,6 +76,13 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let samples = if round == 0 { &mut uncounted } else { &mut samples };
         parents.iter_mut().try_for_each(|parent| parent.measure(&testbed, samples))?;
     }
+    let program = micro::program(&testbed)?;
+    for round in 0..rounds.min(MICRO_ROUNDS) {
+        progress(&format!("micro-function, round {} of {}", round + 1, rounds.min(MICRO_ROUNDS)));
+        micro::measure(&testbed, &program, &mut samples)?;
+    }
+    let herds = Herds::new(options.quick);
+    herds.measure(&testbed, &program, &mut samples)?;
     let judge = |megabytes: u64| {
         let of = |start: &str| samples.values(&case(megabytes, start), RESTORE).to_vec();
         let later =
@@ -74,7 +90,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let goal = format!("{megabytes} MB: a clone of a seed starts later than from the pool, us");
         Goal::median(goal, MOST_LATER_US, &later)
     };
-    let goals = SIZES_MB.into_iter().map(judge).collect();
+    let goals = SIZES_MB.into_iter().map(judge).chain(herds.goal(&samples)).collect();
     let notes = vec![NOTE.to_owned()];
     let (benchmark, version) = ("seeds", env!("CARGO_PKG_VERSION"));
     let (quick, rows) = (options.quick, samples.rows());
@@ -84,7 +100,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 const NOTE: &str = "Parent: Python that has touched so much anonymous memory. The local fork is timed in the \
     parent, by os.fork(). Keeper and node are on one machine: TCP on the loopback device, every frame \
     sealed. \"The whole command\" is from its start to its end, with the process that mounts the seed; \
-    each round has a new seed.";
+    each round has a new seed. The micro-function is a C program that writes a number into each page; a clone \
+    adds up those of a share of them (in thousandths), and counts when its sum has come and is right. Each \
+    of its clones has a new seed, except for herds.";
 const SEED: &str = "clone of the seed, on demand";
 const POOL: &str = "clone from the pool";
 const FORK: &str = "local fork";
@@ -102,12 +120,12 @@ impl Parent {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(io("start", "python3"))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(missing(megabytes, FORK, "it has no pipes"));
+            return Err(missing(&case(megabytes, FORK), "it has no pipes"));
         };
         let mut parent = Parent { megabytes, child, input, output: BufReader::new(output) };
         match parent.line()?.as_str() {
             "READY" => Ok(parent),
-            other => Err(missing(megabytes, FORK, other)),
+            other => Err(missing(&case(megabytes, FORK), other)),
         }
     }
 
@@ -119,13 +137,13 @@ impl Parent {
 
     fn measure(&mut self, testbed: &Testbed, samples: &mut Samples) -> Result<(), BenchError> {
         let megabytes = self.megabytes;
-        let case = |what| case(megabytes, what);
+        let case = |what: &str| case(megabytes, what);
         self.input.write_all(b"f\n").map_err(io("write to", "python3"))?;
         let took = self.line()?;
-        let took = took.parse().map_err(|_| missing(megabytes, FORK, &took))?;
+        let took = took.parse().map_err(|_| missing(&case(FORK), &took))?;
         samples.add(&case(FORK), "time in the parent", US, took);
         let pid = self.child.id().to_string();
-        let run = |arguments: &[&str]| farfork(testbed, megabytes, arguments);
+        let run = |arguments: &[&str]| farfork(testbed, &case(arguments[0]), arguments);
         let (seed, _) = run(&["prepare", "--json", "--listen", "127.0.0.1", "--pid", &pid])?;
         for (field, metric) in [
             ("prepare_us", "in all"),
@@ -173,32 +191,31 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
-fn missing(megabytes: u64, what: &str, reason: &str) -> BenchError {
-    BenchError::Answer { case: case(megabytes, what), reason: reason.to_owned() }
+fn missing(case: &str, reason: &str) -> BenchError {
+    BenchError::Answer { case: case.to_owned(), reason: reason.to_owned() }
 }
 
 /// Runs a command of `farfork`: the document that it prints, and microseconds that it took.
-fn farfork(
-    testbed: &Testbed,
-    megabytes: u64,
-    arguments: &[&str],
-) -> Result<(Value, f64), BenchError> {
+fn farfork(testbed: &Testbed, case: &str, arguments: &[&str]) -> Result<(Value, f64), BenchError> {
     let program = crate::program::farfork()?;
+    // Not pipes: their end would come with that of the clone, which has the same output.
+    let paths = ["seeds.out", "seeds.err"].map(|name| testbed.path(name));
+    let file = |path: &Path| File::create(path).map_err(io("make", path));
     let mut command = Command::new(&program);
     command.args(arguments).env("FARFORK_NODE", &testbed.node);
     command.env("FARFORK_POOL", testbed.pool().path()).stdin(Stdio::null());
+    command.stdout(file(&paths[0])?).stderr(file(&paths[1])?);
     let begun = Instant::now();
-    let output = command.output().map_err(io("run", program))?;
+    let status = command.status().map_err(io("run", program))?;
     let us = begun.elapsed().as_secs_f64() * 1e6;
-    let failed = || {
-        let said = String::from_utf8_lossy(&output.stderr);
-        missing(megabytes, arguments[0], said.trim())
-    };
-    if !output.status.success() {
+    let read = |path: &Path| std::fs::read(path).map_err(io("read", path));
+    let (output, errors) = (read(&paths[0])?, read(&paths[1])?);
+    let failed = || missing(case, String::from_utf8_lossy(&errors).trim());
+    if !status.success() {
         return Err(failed());
     }
     // A clone may print behind it.
-    let mut documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    let mut documents = serde_json::Deserializer::from_slice(&output).into_iter();
     let document = documents.next().and_then(Result::ok).ok_or_else(failed)?;
     Ok((document, us))
 }
