@@ -24,6 +24,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::compile::compile;
 use crate::error::ImageError;
+use crate::head::{Head, checked, seal};
 use crate::header::{FileHeader, Kind};
 pub use crate::header::{VERSION, chunk_offset, file_header, meta_offset};
 pub use crate::layout::DATA_AT;
@@ -41,11 +42,7 @@ fn data_end(model: &Model) -> u64 {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct ImageHeader {
-    magic: u64,
-    version: u32,
-    checksum: u32,
-    cid: [u8; 16],
-    meta_bytes: u64,
+    head: Head,
     model_offset: u64,
     model_bytes: u64,
     sums_offset: u64,
@@ -65,11 +62,7 @@ pub fn encode(model: &Model, cid: Cid, sums: &[u32]) -> Vec<u8> {
     let sums_offset = append(&mut bytes, sums.as_bytes(), 8);
     let plan_offset = append(&mut bytes, &plan, PAGE_BYTES as usize);
     let header = ImageHeader {
-        magic: MAGIC,
-        version: VERSION,
-        checksum: 0,
-        cid: cid.to_bytes(),
-        meta_bytes: bytes.len() as u64,
+        head: Head::new((MAGIC, VERSION), cid, bytes.len()),
         model_offset,
         model_bytes: encoded.len() as u64,
         sums_offset,
@@ -77,7 +70,8 @@ pub fn encode(model: &Model, cid: Cid, sums: &[u32]) -> Vec<u8> {
         plan_offset,
         plan_bytes: plan.len() as u64,
     };
-    seal(&mut bytes, header);
+    bytes[..size_of::<ImageHeader>()].copy_from_slice(header.as_bytes());
+    seal(&mut bytes);
     bytes
 }
 
@@ -86,13 +80,6 @@ fn append(bytes: &mut Vec<u8>, part: &[u8], align: usize) -> u64 {
     bytes.resize(start, 0);
     bytes.extend_from_slice(part);
     start as u64
-}
-
-fn seal(bytes: &mut [u8], mut header: ImageHeader) {
-    let head = size_of::<ImageHeader>();
-    bytes[..head].copy_from_slice(header.as_bytes());
-    header.checksum = crc32c::crc32c(bytes);
-    bytes[..head].copy_from_slice(header.as_bytes());
 }
 
 /// A published image, read and checked.
@@ -202,7 +189,7 @@ impl Metadata {
     /// [`ImageError::Damaged`], [`ImageError::Version`].
     pub fn parse(bytes: &[u8], cid: Cid) -> Result<Metadata, ImageError> {
         let damaged = |what| ImageError::Damaged { cid, what };
-        let header = checked_header(bytes, cid)?;
+        let header: ImageHeader = checked(bytes, (MAGIC, VERSION), cid)?;
         let part = |offset: u64, len: u64| {
             let end = offset.checked_add(len)?;
             bytes.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
@@ -238,29 +225,5 @@ impl Metadata {
 /// Makes the checksum of metadata right again that a test has changed.
 #[doc(hidden)]
 pub fn reseal(bytes: &mut [u8]) {
-    if let Ok((header, _)) = ImageHeader::read_from_prefix(bytes) {
-        seal(bytes, ImageHeader { checksum: 0, ..header });
-    }
-}
-
-fn checked_header(bytes: &[u8], cid: Cid) -> Result<ImageHeader, ImageError> {
-    let damaged = |what| ImageError::Damaged { cid, what };
-    let (header, _) = ImageHeader::read_from_prefix(bytes)
-        .map_err(|_| damaged("its metadata is too short for a header"))?;
-    if header.magic != MAGIC {
-        return Err(damaged("its magic number is wrong"));
-    }
-    if header.version != VERSION {
-        let (found, expected) = (header.version, VERSION);
-        return Err(ImageError::Version { cid, found, expected });
-    }
-    if header.meta_bytes != bytes.len() as u64 || header.cid != cid.to_bytes() {
-        return Err(damaged("its header is that of another image"));
-    }
-    let without = ImageHeader { checksum: 0, ..header };
-    let sum = crc32c::crc32c(without.as_bytes());
-    if crc32c::crc32c_append(sum, &bytes[size_of::<ImageHeader>()..]) != header.checksum {
-        return Err(damaged("the checksum of its metadata does not match"));
-    }
-    Ok(header)
+    seal(bytes);
 }

@@ -8,6 +8,7 @@ pub mod clocks;
 pub mod compile;
 pub mod error;
 pub mod format;
+mod head;
 pub mod header;
 pub mod layout;
 pub mod machine;

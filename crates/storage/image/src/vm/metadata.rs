@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::error::MAX_STATE_BYTES;
 use super::map::{PageMap, Run};
 use crate::error::ImageError;
+use crate::head::{Head, checked, seal};
 
 /// Version of the metadata.
 pub const VERSION: u32 = 1;
@@ -16,11 +17,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"farforkV");
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct SnapshotHeader {
-    magic: u64,
-    version: u32,
-    checksum: u32,
-    cid: [u8; 16],
-    meta_bytes: u64,
+    head: Head,
     memory_bytes: u64,
     runs_offset: u64,
     runs_count: u64,
@@ -64,11 +61,7 @@ pub fn encode(metadata: &Metadata, cid: Cid) -> Vec<u8> {
     let sums_offset = append(sums.as_bytes());
     let state_offset = append(state);
     let header = SnapshotHeader {
-        magic: MAGIC,
-        version: VERSION,
-        checksum: 0,
-        cid: cid.to_bytes(),
-        meta_bytes: bytes.len() as u64,
+        head: Head::new((MAGIC, VERSION), cid, bytes.len()),
         memory_bytes: map.memory_bytes(),
         runs_offset,
         runs_count: map.runs().len() as u64,
@@ -77,24 +70,15 @@ pub fn encode(metadata: &Metadata, cid: Cid) -> Vec<u8> {
         state_offset,
         state_bytes: state.len() as u64,
     };
-    seal(&mut bytes, header);
+    bytes[..size_of::<SnapshotHeader>()].copy_from_slice(header.as_bytes());
+    seal(&mut bytes);
     bytes
-}
-
-fn seal(bytes: &mut [u8], mut header: SnapshotHeader) {
-    header.checksum = 0;
-    let head = size_of::<SnapshotHeader>();
-    bytes[..head].copy_from_slice(header.as_bytes());
-    header.checksum = crc32c::crc32c(bytes);
-    bytes[..head].copy_from_slice(header.as_bytes());
 }
 
 /// Makes the checksum of metadata right again that a test has changed.
 #[doc(hidden)]
 pub fn reseal(bytes: &mut [u8]) {
-    if let Ok((header, _)) = SnapshotHeader::read_from_prefix(bytes) {
-        seal(bytes, header);
-    }
+    seal(bytes);
 }
 
 impl Metadata {
@@ -104,7 +88,7 @@ impl Metadata {
     /// [`ImageError::Damaged`], [`ImageError::Version`].
     pub fn parse(bytes: &[u8], cid: Cid) -> Result<Metadata, ImageError> {
         let damaged = |what| ImageError::Damaged { cid, what };
-        let header = checked_header(bytes, cid)?;
+        let header: SnapshotHeader = checked(bytes, (MAGIC, VERSION), cid)?;
         let part = |offset: u64, count: u64, each: usize| {
             let end = offset.checked_add(count.checked_mul(each as u64)?)?;
             bytes.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
@@ -125,26 +109,4 @@ impl Metadata {
             .ok_or(damaged("its state lies outside of the metadata"))?;
         Ok(Metadata { map, sums, state: state.to_vec() })
     }
-}
-
-fn checked_header(bytes: &[u8], cid: Cid) -> Result<SnapshotHeader, ImageError> {
-    let damaged = |what| ImageError::Damaged { cid, what };
-    let (header, rest) = SnapshotHeader::read_from_prefix(bytes)
-        .map_err(|_| damaged("its metadata is too short for a header"))?;
-    if header.magic != MAGIC {
-        return Err(damaged("its magic number is wrong"));
-    }
-    if header.version != VERSION {
-        let (found, expected) = (header.version, VERSION);
-        return Err(ImageError::Version { cid, found, expected });
-    }
-    if header.meta_bytes != bytes.len() as u64 || header.cid != cid.to_bytes() {
-        return Err(damaged("its header is that of another image"));
-    }
-    let without = SnapshotHeader { checksum: 0, ..header };
-    let sum = crc32c::crc32c(without.as_bytes());
-    if crc32c::crc32c_append(sum, rest) != header.checksum {
-        return Err(damaged("the checksum of its metadata does not match"));
-    }
-    Ok(header)
 }
