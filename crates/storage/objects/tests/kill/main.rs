@@ -72,7 +72,7 @@ fn main() {
     }
     trials.push(Trial::test("a guarded operation survives a kill at instructions", || {
         // Thousands, most of them of loops that are all alike.
-        let stride = if is_long() { 1 } else { 11 };
+        let stride = if is_long() { 1 } else { 101 };
         let kills = guards::kill_everywhere::<Plain<NoFault>>(
             guards::Deed::Pay,
             stride,
