@@ -357,7 +357,9 @@ async fn turns_that_calls_do_not_need_any_more_go_to_others() {
     let slow = world.begin(&world.action("slow", "load slowly", json!({})), json!({}));
     let forsaken = world.action("forsaken", "code", json!({}));
     drop((0..50).map(|_| world.begin(&forsaken, json!({}))).collect::<Vec<_>>());
+    let begun = Instant::now();
     let last = world.call(&world.action("last", "code", json!({})), json!({})).await;
     assert_eq!(last.response.status, Outcome::Success);
+    assert!(begun.elapsed() < Duration::from_secs(3), "the others were held");
     drop(slow);
 }

@@ -274,7 +274,7 @@ impl<W: Watch> Machine<'_, W> {
             let task = &mut self.tasks[function as usize];
             match task.state.start(now_us, &around, &self.advice) {
                 Ok(order) => self.start_on(function, &order),
-                Err(no_room) => return self.make_room(function, no_room),
+                Err(no_room) => return self.make_room(no_room),
             }
         }
     }
@@ -315,8 +315,7 @@ impl<W: Watch> Machine<'_, W> {
     }
 
     /// No node has room: evicts others, waits, or gives up calls.
-    fn make_room(&mut self, function: u32, no_room: NoRoom) {
-        let _ = function;
+    fn make_room(&mut self, no_room: NoRoom) {
         match no_room {
             NoRoom::Wait => {}
             NoRoom::Evict(_, ids) => self.evict(&ids),
