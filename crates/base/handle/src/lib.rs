@@ -89,9 +89,7 @@ impl Handle {
 
     /// A name that no other handle has, and that may be shown: neither another key nor another seed.
     pub fn fingerprint(&self) -> String {
-        let parts: [&[u8]; 2] = [b"farfork seed 1 fingerprint", &self.connection_key()];
-        let digest = parts.into_iter().fold(Sha256::new(), |hash, part| hash.chain_update(part));
-        digest.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        fingerprint_of(&self.connection_key())
     }
 
     /// The key of the connections to the keeper, derived from the handle's.
@@ -100,6 +98,13 @@ impl Handle {
         let digest = parts.into_iter().fold(Sha256::new(), |hash, part| hash.chain_update(part));
         digest.finalize().into()
     }
+}
+
+/// The [fingerprint](Handle::fingerprint) of the handle with this key of connections.
+pub fn fingerprint_of(connection_key: &[u8; 32]) -> String {
+    let parts: [&[u8]; 2] = [b"farfork seed 1 fingerprint", connection_key];
+    let digest = parts.into_iter().fold(Sha256::new(), |hash, part| hash.chain_update(part));
+    digest.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Display for Handle {

@@ -25,6 +25,10 @@ impl fmt::Display for MemoryPolicyError {
 
 impl std::error::Error for MemoryPolicyError {}
 
+/// Of `move_pages`: pages that other processes map, too, stay (`linux/mempolicy.h`).
+const MPOL_MF_MOVE: i32 = 1 << 1;
+/// By the weights of `/sys/kernel/mm/mempolicy/weighted_interleave` (Linux 6.9), which hold for the whole system.
+const WEIGHTED_INTERLEAVE: i32 = 6;
 const STATIC: i32 = 1 << 15;
 const RELATIVE: i32 = 1 << 14;
 
@@ -51,6 +55,15 @@ impl MemoryPolicy {
 
 /// Memory nodes that have no processors, such as CXL memory.
 pub fn nodes_without_processors() -> Vec<i32> {
+    memory_nodes(false)
+}
+
+/// Memory nodes that have processors.
+pub fn nodes_with_processors() -> Vec<i32> {
+    memory_nodes(true)
+}
+
+fn memory_nodes(with_processors: bool) -> Vec<i32> {
     let read = |name: &str| {
         let list = std::fs::read_to_string(format!("/sys/devices/system/node/{name}"));
         list.ok().and_then(|list| mask(list.trim())).unwrap_or_default()
@@ -61,7 +74,7 @@ pub fn nodes_without_processors() -> Vec<i32> {
     };
     let nodes = 0..memory.len() * 64;
     nodes
-        .filter(|node| has(&memory, *node) && !has(&processors, *node))
+        .filter(|node| has(&memory, *node) && has(&processors, *node) == with_processors)
         .map(|node| node as i32)
         .collect()
 }
@@ -81,6 +94,30 @@ pub fn nodes_of(pid: i32, pages: &[u64]) -> io::Result<Vec<i32>> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(nodes) }
 }
 
+/// Moves pages of a process to a memory node: `pages` are addresses. Pages that other processes map, too, stay
+/// where they are, and so do pages that are not present or for which the node has no room. Where a huge page is
+/// mapped, all of it is moved. The bytes are the same all the time.
+///
+/// # Errors
+/// The process has ended, this one may not do that, or the node does not exist.
+pub fn move_pages(pid: i32, pages: &[u64], node: i32) -> io::Result<()> {
+    let nodes = vec![node; pages.len()];
+    let mut status = vec![0i32; pages.len()];
+    // SAFETY: the kernel reads the addresses and nodes, and writes as many numbers; the process sees the same bytes.
+    let done = unsafe {
+        let (count, to) = (pages.len(), nodes.as_ptr());
+        let flags = MPOL_MF_MOVE;
+        let (at, status) = (pages.as_ptr(), status.as_mut_ptr());
+        libc::syscall(libc::SYS_move_pages, pid, count, at, to, status, flags)
+    };
+    let error = io::Error::last_os_error();
+    match (done, error.raw_os_error()) {
+        // A positive number is that of pages that stayed. None could be moved at all: ENOENT.
+        (0.., _) | (_, Some(libc::ENOENT)) => Ok(()),
+        _ => Err(error),
+    }
+}
+
 impl FromStr for MemoryPolicy {
     type Err = MemoryPolicyError;
 
@@ -92,6 +129,7 @@ impl FromStr for MemoryPolicy {
             "prefer" => libc::MPOL_PREFERRED,
             "bind" => libc::MPOL_BIND,
             "interleave" => libc::MPOL_INTERLEAVE,
+            "weighted interleave" => WEIGHTED_INTERLEAVE,
             _ => return Err(MemoryPolicyError),
         };
         let flag = match flag {
@@ -134,10 +172,24 @@ mod tests {
         let policy = |mode, nodes: &[u64]| Ok(MemoryPolicy { mode, nodes: nodes.to_vec() });
         assert_eq!(read("bind:1"), policy(libc::MPOL_BIND, &[2]));
         assert_eq!(read("interleave:0-2,5"), policy(libc::MPOL_INTERLEAVE, &[0b10_0111]));
+        assert_eq!(read("weighted interleave:0-1"), policy(WEIGHTED_INTERLEAVE, &[3]));
         assert_eq!(read("prefer=static:64"), policy(libc::MPOL_PREFERRED | STATIC, &[0, 1]));
         for other in ["", "local", "bind", "bind:", "bind:x", "bind:3-1", "bind:5000", "best:1"] {
             assert_eq!(read(other), Err(MemoryPolicyError), "{other}");
         }
+    }
+
+    #[test]
+    fn pages_are_moved_to_a_node_that_exists() {
+        let block = std::hint::black_box(vec![1u8; 1 << 20]);
+        let first = (block.as_ptr() as u64).next_multiple_of(4096);
+        let pages: Vec<u64> = (0..16).map(|page| first + page * 4096).collect();
+        let pid = std::process::id() as i32;
+        let node = nodes_with_processors()[0];
+        move_pages(pid, &pages, node).unwrap();
+        assert!(nodes_of(pid, &pages).unwrap().iter().all(|at| *at == node));
+        assert!(move_pages(pid, &pages, 900).is_err());
+        assert_eq!(block[5000], 1);
     }
 
     #[test]

@@ -7,9 +7,13 @@
 
 mod cid;
 #[cfg(feature = "std")]
+pub mod elastic;
+#[cfg(feature = "std")]
 mod printable;
 mod share;
 mod tiering;
+#[cfg(feature = "std")]
+mod tls_files;
 mod units;
 #[cfg(feature = "std")]
 pub mod wire;
@@ -19,4 +23,6 @@ pub use cid::{Cid, ParseCidError};
 pub use printable::{is_unsafe, printable};
 pub use share::{LocalShare, LocalShareError};
 pub use tiering::{ParseTieringError, Tiering};
+#[cfg(feature = "std")]
+pub use tls_files::TlsFiles;
 pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};

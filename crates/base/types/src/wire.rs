@@ -13,6 +13,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::elastic::ShareSet;
 use crate::{LocalShare, Tiering};
 use serde::{Deserialize, Serialize};
 
@@ -54,12 +55,21 @@ pub enum Call {
     },
     /// List clones.
     List,
+    /// Count the clones of each image.
+    Count,
     /// Make pages of a clone local that it maps from the pool.
     Promote {
         /// Its pid, as the client sees it.
         pid: i32,
         /// Which pages.
         pages: Promotion,
+    },
+    /// Have a share of a clone's memory near while it runs.
+    SetShare {
+        /// Its pid, as the client sees it.
+        pid: i32,
+        /// The share.
+        local: LocalShare,
     },
     /// Read a bit of a pool, to see how fast that is just now.
     ReadRate {
@@ -354,8 +364,17 @@ pub enum Reply {
     InGhost,
     /// One of the list; [`Reply::Done`] follows the last.
     Clone(CloneState),
+    /// One of those that [`Call::Count`] asks for; [`Reply::Done`] follows the last.
+    Clones {
+        /// The image: 32 hexadecimal digits.
+        cid: String,
+        /// How many live.
+        count: u32,
+    },
     /// Pages have become local; ends the call.
     Promoted(Promoted),
+    /// A share is near, as far as that was possible; ends the call.
+    ShareSet(ShareSet),
     /// What one processor reads from the pool in a second; ends the call.
     ReadRate {
         /// So much.
@@ -463,6 +482,9 @@ pub struct CloneState {
     /// Anonymous memory on memory nodes without processors, in bytes.
     #[serde(default)]
     pub far_bytes: u64,
+    /// The share of near memory that was asked for last, if any was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_permille: Option<LocalShare>,
     /// Bytes that were made local while it ran (`farfork promote`).
     #[serde(default)]
     pub promoted_bytes: u64,
