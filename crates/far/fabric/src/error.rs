@@ -31,6 +31,39 @@ pub enum FabricError {
         /// The address.
         peer: String,
     },
+    /// The certificate of the peer is not accepted here.
+    #[error("the certificate of {peer} is not accepted: {why}")]
+    BadCertificate {
+        /// The address.
+        peer: String,
+        /// The reason.
+        why: String,
+    },
+    /// The peer does not accept the certificate of this end.
+    #[error("{peer} does not accept the certificate of this node: {why}")]
+    CertificateRefused {
+        /// The address.
+        peer: String,
+        /// The reason.
+        why: String,
+    },
+    /// The peer demands a certificate.
+    #[error(
+        "{peer} demands a certificate beside the shared key: give --tls-cert, --tls-key and --tls-ca"
+    )]
+    NeedsCertificate {
+        /// The address.
+        peer: String,
+    },
+    /// The peer has no certificate, and this end demands one.
+    #[error(
+        "{peer} has no certificate, which --tls-ca demands here: start the serving command there with \
+         --tls-cert, --tls-key and --tls-ca"
+    )]
+    PeerWithoutCertificate {
+        /// The address.
+        peer: String,
+    },
     /// The peer has another version of the protocol.
     #[error(
         "cannot talk to {peer}: protocol version mismatch (it has {found}, this farfork {known}); \

@@ -34,6 +34,11 @@ pub trait Fabric: Send + Sync {
     /// Whether reads run no code of the serving process.
     fn is_one_sided(&self) -> bool;
 
+    /// Whether those of this region do, once it has been read.
+    fn is_one_sided_for(&self, _key: &RegionKey) -> bool {
+        self.is_one_sided()
+    }
+
     /// The peer's address, for messages.
     fn peer(&self) -> &str;
 

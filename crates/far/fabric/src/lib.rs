@@ -17,18 +17,29 @@
 //! 3. After [`Regions::revoke`] and [`Regions::remove`] return, no read with an older key is in progress.
 //! 4. Bytes in flight are bounded on both sides.
 //!
-//! Transports: [`tcp`]. It is not one-sided: a thread of the serving process answers each request.
+//! Transports: [`tcp`], over a network (`tcp`) or with shared memory on one host (`shm`), both with certificates
+//! beside the shared key (`tcp+tls`, `shm+tls`) or without: a thread of the serving process answers each request. And
+//! [`rdma`], which is one-sided: a device reads, and no code of the serving process runs. Invariant 1 then holds by
+//! the device, which knows each window of memory that a connection was given.
 
+mod certificates;
 mod error;
 mod fabric;
 mod key;
+mod lane;
+mod memory;
+mod nearest;
+pub mod rdma;
 mod region;
 pub mod tcp;
 
+pub use certificates::{BadCertificates, CertificateSource, Certificates};
 pub use error::{FabricError, Refusal};
 pub use fabric::{Batch, Completion, Completions, Fabric, Segment};
 pub use key::{KeyId, KeyRing, SharedKey};
-pub use region::{FileRegion, Region, RegionKey, Regions};
+pub use lane::{Lane, Lanes};
+pub use nearest::connect_nearest;
+pub use region::{Exposed, FileRegion, Region, RegionKey, Regions};
 
 /// The most bytes of one segment.
 pub const MAX_SEGMENT_BYTES: u32 = 4 << 20;

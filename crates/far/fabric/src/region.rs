@@ -5,7 +5,9 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 
 use subtle::ConstantTimeEq;
 
@@ -22,6 +24,18 @@ pub trait Region: Send + Sync {
     ///
     /// Not all bytes could be read. `into` is not used then.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// The file whose bytes the region's are, from its beginning, if there is one: what a device can read by
+    /// itself, without [`Region::read`].
+    fn file(&self) -> Option<&File> {
+        None
+    }
+}
+
+/// What lets a peer read a region without any code of this process.
+pub trait Exposed: Send + Sync {
+    /// Ends that. No read is in progress, or begins, after it has returned.
+    fn withdraw(&self);
 }
 
 /// A file whose bytes do not change, such as an image.
@@ -50,6 +64,10 @@ impl Region for FileRegion {
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, offset)
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
     }
 }
 
@@ -121,6 +139,27 @@ struct State {
     /// None once it is removed.
     region: Option<Arc<dyn Region>>,
     key: RegionKey,
+    /// What ends with the key.
+    exposed: Mutex<Vec<Weak<dyn Exposed>>>,
+}
+
+impl State {
+    /// The region, if the key is its.
+    fn opened_by(&self, key: &RegionKey) -> Result<&Arc<dyn Region>, Refusal> {
+        let region = self.region.as_ref().ok_or(Refusal::UnknownRegion)?;
+        if self.key.generation != key.generation {
+            return Err(Refusal::StaleKey);
+        }
+        if !bool::from(self.key.secret.ct_eq(&key.secret)) {
+            return Err(Refusal::WrongKey);
+        }
+        Ok(region)
+    }
+
+    fn withdraw(&self) {
+        let exposed = std::mem::take(&mut *lock(&self.exposed));
+        exposed.iter().filter_map(Weak::upgrade).for_each(|exposed| exposed.withdraw());
+    }
 }
 
 impl Regions {
@@ -139,7 +178,8 @@ impl Regions {
         getrandom::fill(&mut id)?;
         let key =
             RegionKey { id: u128::from_le_bytes(id), generation: 1, secret: random_secret()? };
-        let entry = Entry(RwLock::new(State { region: Some(region), key }));
+        let (region, exposed) = (Some(region), Mutex::default());
+        let entry = Entry(RwLock::new(State { region, key, exposed }));
         write(&self.entries).insert(key.id, Arc::new(entry));
         Ok(key)
     }
@@ -158,6 +198,7 @@ impl Regions {
         if state.region.is_none() {
             return Ok(None);
         }
+        state.withdraw();
         let generation = state.key.generation.wrapping_add(1);
         state.key = RegionKey { id, generation, secret };
         Ok(Some(state.key))
@@ -166,7 +207,29 @@ impl Regions {
     /// Takes a region away from others; whether it was there. Waits for reads in progress.
     pub fn remove(&self, id: u128) -> bool {
         let Some(entry) = write(&self.entries).remove(&id) else { return false };
-        write(&entry.0).region.take().is_some()
+        let mut state = write(&entry.0);
+        state.withdraw();
+        state.region.take().is_some()
+    }
+
+    /// Has `open` let a peer that has the key read the region by itself, until the key is revoked.
+    ///
+    /// # Errors
+    ///
+    /// The key is not valid, or `open` refuses.
+    pub fn expose<T>(
+        &self,
+        key: &RegionKey,
+        open: impl FnOnce(&dyn Region) -> Result<(Arc<dyn Exposed>, T), Refusal>,
+    ) -> Result<T, Refusal> {
+        let entry = self.find(key.id).ok_or(Refusal::UnknownRegion)?;
+        // A revocation waits for this lock, and then finds what was opened.
+        let state = read(&entry.0);
+        let (opened, answer) = open(&**state.opened_by(key)?)?;
+        let mut exposed = lock(&state.exposed);
+        exposed.retain(|one| one.strong_count() > 0 && !one.ptr_eq(&Arc::downgrade(&opened)));
+        exposed.push(Arc::downgrade(&opened));
+        Ok(answer)
     }
 
     /// Fills `into` with the bytes of a region from `offset` on.
@@ -178,13 +241,7 @@ impl Regions {
     pub fn read(&self, key: &RegionKey, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
         let entry = self.find(key.id).ok_or(Refusal::UnknownRegion)?;
         let state = read(&entry.0);
-        let region = state.region.as_ref().ok_or(Refusal::UnknownRegion)?;
-        if state.key.generation != key.generation {
-            return Err(Refusal::StaleKey);
-        }
-        if !bool::from(state.key.secret.ct_eq(&key.secret)) {
-            return Err(Refusal::WrongKey);
-        }
+        let region = state.opened_by(key)?;
         let bytes = region.bytes();
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > bytes) {
             return Err(Refusal::OutOfBounds { bytes });
@@ -216,6 +273,10 @@ fn random_secret() -> io::Result<[u8; 16]> {
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {

@@ -1,41 +1,19 @@
 //! The handshake: both ends prove that they have the shared key.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
 
 use snow::{Builder, StatelessTransportState};
 
-use super::sealed::invalid;
-use super::wire::{ANSWER_BYTES, HELLO_BYTES, MAGIC, Status, VERSION, u32_at};
+use super::failed::Failed;
+use super::socket::Until;
+use super::tls;
+use super::wire::{ANSWER_BYTES, HELLO_BYTES, MAGIC, Status, VERSION, invalid, u32_at};
+use crate::certificates::Certificates;
 use crate::key::{KeyId, KeyRing, SharedKey};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// An ephemeral key and a tag; no payload.
 const MESSAGE_BYTES: usize = 48;
-
-/// How a handshake ends that does not succeed.
-#[derive(Debug)]
-pub enum Failed {
-    Io(io::Error),
-    OtherVersion(u32),
-    NoSuchKey,
-    TooMany,
-    /// The peer's proof does not hold.
-    PeerWithoutKey,
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed::Io(error)
-    }
-}
-
-impl From<snow::Error> for Failed {
-    fn from(_: snow::Error) -> Failed {
-        Failed::Io(io::Error::other("the cipher failed"))
-    }
-}
 
 fn builder<'b>(key: &'b SharedKey, hello: &'b [u8; HELLO_BYTES]) -> Result<Builder<'b>, Failed> {
     let pattern = PATTERN.parse().map_err(Failed::from)?;
@@ -52,10 +30,19 @@ fn hello(id: KeyId) -> [u8; HELLO_BYTES] {
     hello
 }
 
-/// The connecting side.
-pub fn connect(stream: &mut TcpStream, key: &SharedKey) -> Result<StatelessTransportState, Failed> {
+/// The connecting side. With certificates, the server's must be for `address`.
+pub fn connect(
+    stream: &mut Until<'_>,
+    address: &str,
+    key: &SharedKey,
+    certificates: Option<&Certificates>,
+) -> Result<StatelessTransportState, Failed> {
     let hello = hello(key.id());
-    let mut noise = builder(key, &hello)?.build_initiator()?;
+    let key = match certificates {
+        Some(certificates) => tls::connect(stream, certificates, address)?.bind(key)?,
+        None => key.clone(),
+    };
+    let mut noise = builder(&key, &hello)?.build_initiator()?;
     let mut message = [0; MESSAGE_BYTES];
     noise.write_message(&[], &mut message)?;
     stream.write_all(&[&hello[..], &message].concat())?;
@@ -70,6 +57,9 @@ pub fn connect(stream: &mut TcpStream, key: &SharedKey) -> Result<StatelessTrans
         Some(status) if status == Status::GoOn as u32 => {}
         Some(status) if status == Status::NoSuchKey as u32 => return Err(Failed::NoSuchKey),
         Some(status) if status == Status::TooMany as u32 => return Err(Failed::TooMany),
+        Some(status) if status == Status::NeedsCertificates as u32 => {
+            return Err(Failed::ClientWithoutTls);
+        }
         _ => return Err(invalid("its answer is not one of this protocol").into()),
     }
     stream.read_exact(&mut message)?;
@@ -79,12 +69,25 @@ pub fn connect(stream: &mut TcpStream, key: &SharedKey) -> Result<StatelessTrans
 
 /// The serving side. A client that has proved its key is let in if `admit` says so.
 pub fn accept(
-    stream: &mut TcpStream,
+    stream: &mut Until<'_>,
     keys: &KeyRing,
+    certificates: Option<&Certificates>,
     admit: impl FnOnce() -> bool,
 ) -> Result<StatelessTransportState, Failed> {
+    let verified = match certificates.map(|own| tls::accept(stream, own)).transpose() {
+        Err(Failed::ClientWithoutTls) => {
+            // What is left unread could take the answer along.
+            stream.read_exact(&mut [0; HELLO_BYTES - ANSWER_BYTES + MESSAGE_BYTES])?;
+            return refuse(stream, Status::NeedsCertificates, Failed::ClientWithoutTls);
+        }
+        verified => verified?,
+    };
     let mut hello = [0; HELLO_BYTES];
     stream.read_exact(&mut hello)?;
+    if verified.is_none() && tls::is_begun_by(&hello) {
+        tls::skip_record(stream, &hello)?;
+        return refuse(stream, Status::WithoutCertificates, Failed::PeerWithoutTls);
+    }
     let mut summed = hello;
     summed[12..16].fill(0);
     if hello[..8] != MAGIC || u32_at(&hello, 12) != Some(crc32c::crc32c(&summed)) {
@@ -100,7 +103,10 @@ pub fn accept(
     let mut id = KeyId::default();
     id.copy_from_slice(&hello[16..]);
     // An unknown key and a wrong one get the same answer: names of keys cannot be guessed at.
-    let key = keys(&id);
+    let key = match (keys(&id), &verified) {
+        (Some(key), Some(verified)) => Some(verified.bind(&key)?),
+        (key, _) => key,
+    };
     let mut noise = match &key {
         Some(key) => builder(key, &hello)?.build_responder()?,
         None => return refuse(stream, Status::NoSuchKey, Failed::NoSuchKey),
@@ -116,13 +122,13 @@ pub fn accept(
     Ok(noise.into_stateless_transport_mode()?)
 }
 
-fn refuse<T>(stream: &mut TcpStream, status: Status, failed: Failed) -> Result<T, Failed> {
+fn refuse<T>(stream: &mut Until<'_>, status: Status, failed: Failed) -> Result<T, Failed> {
     answer(stream, status)?;
     Err(failed)
 }
 
 /// Answers a hello without going on.
-fn answer(stream: &mut TcpStream, status: Status) -> io::Result<()> {
+fn answer(stream: &mut Until<'_>, status: Status) -> io::Result<()> {
     stream.write_all(&answer_bytes(status))
 }
 
@@ -132,16 +138,4 @@ fn answer_bytes(status: Status) -> [u8; ANSWER_BYTES] {
     answer[8..12].copy_from_slice(&VERSION.to_le_bytes());
     answer[12..].copy_from_slice(&(status as u32).to_le_bytes());
     answer
-}
-
-/// Prepares a stream: no waiting for more to send, no waiting for ever, and probes of a peer that is silent.
-pub fn prepare(stream: &TcpStream, write: Duration, read: Duration) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(write))?;
-    stream.set_read_timeout(Some(read))?;
-    rustix::net::sockopt::set_socket_keepalive(stream, true)?;
-    rustix::net::sockopt::set_tcp_keepidle(stream, Duration::from_secs(10))?;
-    rustix::net::sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
-    rustix::net::sockopt::set_tcp_keepcnt(stream, 3)?;
-    Ok(())
 }

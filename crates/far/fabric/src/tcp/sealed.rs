@@ -1,12 +1,12 @@
 //! Sealed frames on a stream, in both directions.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
 use snow::StatelessTransportState;
 
-use super::wire::{HEADER_BYTES, MAX_FRAME_BYTES};
+use super::socket::Socket;
+use super::wire::{HEADER_BYTES, MAX_FRAME_BYTES, invalid};
 
 /// Bytes of a frame's length, and of its tag.
 const LENGTH_BYTES: usize = 4;
@@ -19,7 +19,7 @@ const MAX_SEALED_BYTES: u64 = 1 << 40;
 
 /// Seals and sends frames.
 pub struct Sender {
-    stream: TcpStream,
+    stream: Socket,
     state: Arc<StatelessTransportState>,
     nonce: u64,
     sealed_bytes: u64,
@@ -28,7 +28,7 @@ pub struct Sender {
 
 /// Receives and opens frames.
 pub struct Receiver {
-    stream: io::BufReader<TcpStream>,
+    stream: io::BufReader<Socket>,
     state: Arc<StatelessTransportState>,
     nonce: u64,
     sealed: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct Receiver {
 }
 
 /// The two halves of a connection after its handshake.
-pub fn halves(stream: TcpStream, state: StatelessTransportState) -> io::Result<(Sender, Receiver)> {
+pub fn halves(stream: Socket, state: StatelessTransportState) -> io::Result<(Sender, Receiver)> {
     let state = Arc::new(state);
     let reading = io::BufReader::with_capacity(READ_AHEAD_BYTES, stream.try_clone()?);
     let sender =
@@ -77,14 +77,14 @@ impl Sender {
 
     /// Ends both directions, so that the receiver's waiting ends.
     pub fn close(&self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.stream.shut_down();
     }
 }
 
 impl Receiver {
     /// Ends both directions, so that the peer notices.
     pub fn close(&self) {
-        let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+        self.stream.get_ref().shut_down();
     }
 
     /// The next frame; `None` when the peer has closed the stream between two frames.
@@ -107,11 +107,6 @@ impl Receiver {
         self.nonce += 1;
         Ok(Some(&self.opened[..bytes]))
     }
-}
-
-/// What the peer sent breaks the protocol.
-pub fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 fn not_sealed(_: snow::Error) -> io::Error {

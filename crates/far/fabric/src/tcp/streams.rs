@@ -1,7 +1,8 @@
 //! The connections of a server: those of clients that have proved their key, and those of strangers.
 
 use std::collections::BTreeMap;
-use std::net::{Shutdown, TcpStream};
+
+use super::socket::Socket;
 
 /// All connections, by number: a later one has a greater number.
 #[derive(Default)]
@@ -11,7 +12,7 @@ pub struct Streams {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Socket,
     is_proven: bool,
 }
 
@@ -23,11 +24,11 @@ impl Streams {
 
     /// Adds a stranger. When there are `most` of them, the oldest is turned away: a client with the key proves
     /// it within one round trip, so that strangers that stay do not keep it out.
-    pub fn add(&mut self, number: u64, stream: TcpStream, most: usize) {
+    pub fn add(&mut self, number: u64, stream: Socket, most: usize) {
         while self.all.len() - self.proven >= most.max(1) {
             let oldest = self.all.iter().find(|(_, one)| !one.is_proven).map(|(number, _)| *number);
             let Some(gone) = oldest.and_then(|oldest| self.all.remove(&oldest)) else { break };
-            let _ = gone.stream.shutdown(Shutdown::Both);
+            gone.stream.shut_down();
         }
         self.all.insert(number, Connection { stream, is_proven: false });
     }
@@ -54,7 +55,7 @@ impl Streams {
     /// Ends all connections.
     pub fn shut_down(&self) {
         for one in self.all.values() {
-            let _ = one.stream.shutdown(Shutdown::Both);
+            one.stream.shut_down();
         }
     }
 }

@@ -1,15 +1,23 @@
 //! The layout of frames, and what a client takes in from a server that lies.
 
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::pending::{Pending, Reply};
+use super::pending::{Pending, Reply, memory_bytes};
 use super::wire::{
-    Header, Kind, LAST, MAX_REPLY_BYTES, append_segment, encode_refusal, refusal, segments,
+    Header, Kind, LAST, MAX_REPLY_BYTES, PLACED, append_segment, encode_refusal, placed_segments,
+    refusal, segments,
 };
+use super::{ClientSettings, Connection, Server, ServerSettings};
 use crate::error::{FabricError, Refusal};
-use crate::fabric::{Batch, Segment};
-use crate::region::RegionKey;
+use crate::fabric::{Batch, Fabric, Segment};
+use crate::key::SharedKey;
+use crate::memory::SharedMemory;
+use crate::region::{Region, RegionKey, Regions};
 
 fn segment(bytes: u32) -> Segment {
     let key = RegionKey::from_bytes(&std::array::from_fn(|at| at as u8));
@@ -74,11 +82,21 @@ struct Waiting {
 }
 
 fn waiting() -> Waiting {
-    let pending = Pending::new("10.0.0.9:1".to_owned(), 100);
+    waiting_with(Pending::new("10.0.0.9:1".to_owned(), 100))
+}
+
+/// The same, where answers come by shared memory.
+fn waiting_for_memory() -> Waiting {
+    let memory = SharedMemory::new(memory_bytes(100)).unwrap();
+    waiting_with(Pending::with_memory("10.0.0.9:1".to_owned(), 100, Some(memory)))
+}
+
+fn waiting_with(pending: Pending) -> Waiting {
     let deadline = Instant::now() + Duration::from_millis(20);
     let (batch, completions) = Batch::new("10.0.0.9:1", 2, deadline);
-    assert!(pending.try_take(10) && pending.try_take(0));
-    let request = pending.read(0, &[segment(10), segment(0)], &completions).unwrap();
+    let credits = [pending.try_take(10).unwrap(), pending.try_take(0).unwrap()];
+    let asked = [(segment(10), credits[0]), (segment(0), credits[1])];
+    let request = pending.read(0, &asked, &completions).unwrap();
     Waiting { pending, batch, request }
 }
 
@@ -93,6 +111,11 @@ impl Waiting {
     fn data(&self, segment: u32, offset: u64, payload: &[u8]) -> Result<(), String> {
         let header = Header { segment, offset, ..Header::new(Kind::Data, self.request) };
         self.receive(header, payload)
+    }
+
+    fn placed(&self, segment: u32, offset: u64, payload: &[u8]) -> Result<(), String> {
+        let header = Header::new(Kind::Data, self.request);
+        self.receive(Header { code: PLACED, segment, offset, ..header }, payload)
     }
 
     fn receive(&self, header: Header, payload: &[u8]) -> Result<(), String> {
@@ -111,8 +134,121 @@ fn parts_of_segments_come_in_any_order_of_segments() {
     let second = waiting.batch.next().unwrap();
     assert_eq!((second.segment, second.result.unwrap()), (0, b"0123456789".to_vec()));
     assert!(waiting.batch.next().is_none());
-    assert!(waiting.pending.try_take(100), "all credits are back");
+    assert!(waiting.pending.try_take(100).is_some(), "all credits are back");
     assert!(waiting.data(0, 0, b"0").unwrap_err().contains("request that was not made"));
+}
+
+#[test]
+fn places_have_the_bytes_of_their_segments() {
+    let mut waiting = waiting_for_memory();
+    // The first place; the empty segment has none.
+    waiting.pending.memory().unwrap().write(0, b"0123456789").unwrap();
+    waiting.placed(1, 0, b"").unwrap();
+    waiting.placed(0, 0, b"").unwrap();
+    assert_eq!(waiting.batch.next().unwrap().result.unwrap(), b"");
+    assert_eq!(waiting.batch.next().unwrap().result.unwrap(), b"0123456789");
+    let credit = waiting.pending.try_take(100).unwrap();
+    assert_eq!(credit.place, 0, "credits and places are back");
+}
+
+/// While an answer is due its place belongs to it, whatever its deadline was.
+#[test]
+fn places_of_late_answers_are_not_used_again() {
+    let mut waiting = waiting_for_memory();
+    while waiting.batch.next().is_some() {}
+    assert_ne!(waiting.pending.try_take(10).unwrap().place, 0);
+    waiting.placed(0, 0, b"").unwrap();
+    assert_eq!(waiting.pending.try_take(10).unwrap().place, 0);
+}
+
+#[test]
+fn lies_about_places_are_seen() {
+    type Lie<'l> = (&'l str, &'l dyn Fn(&Waiting) -> Result<(), String>);
+    let lies: [Lie<'_>; 6] = [
+        ("bytes in the frame", &|w| w.data(0, 0, b"0123456789")),
+        ("bytes beside a place", &|w| w.placed(0, 0, b"0")),
+        ("an offset", &|w| w.placed(0, 1, b"")),
+        ("a segment that was not asked for", &|w| w.placed(2, 0, b"")),
+        ("a segment twice", &|w| w.placed(0, 0, b"").and_then(|()| w.placed(0, 0, b""))),
+        ("another request", &|w| {
+            let header = Header { code: PLACED, ..Header::new(Kind::Data, w.request + 1) };
+            w.receive(header, b"")
+        }),
+    ];
+    for (what, lie) in lies {
+        assert!(lie(&waiting_for_memory()).is_err(), "{what}");
+    }
+    assert!(waiting().placed(0, 0, b"").is_err(), "a place without memory");
+}
+
+#[test]
+fn placed_requests_have_the_layout_of_the_document() {
+    let mut payload = Vec::new();
+    append_segment(&segment(1), &mut payload);
+    append_segment(&segment(2), &mut payload);
+    payload.extend([5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6]);
+    let expected = (vec![segment(1), segment(2)], vec![5, 6 << 56]);
+    assert_eq!(placed_segments(&payload, 2), Some(expected));
+    for (bytes, count) in [(&payload[..], 1), (&payload[..], 3), (&payload[..111], 2)] {
+        assert_eq!(placed_segments(bytes, count), None);
+    }
+    assert_eq!(placed_segments(&payload, u32::MAX), None);
+}
+
+/// A region that counts its reads.
+struct Counted(AtomicU64);
+
+impl Region for Counted {
+    fn bytes(&self) -> u64 {
+        10_000
+    }
+
+    fn read(&self, _: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        into.fill(7);
+        Ok(())
+    }
+}
+
+/// Clients that ask for bytes outside of their memory, or in the other transport's way.
+#[test]
+fn bad_requests_for_places_end_the_connection_without_a_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let regions = Arc::new(Regions::new());
+    let counted = Arc::new(Counted(AtomicU64::new(0)));
+    let key = regions.register(counted.clone()).unwrap();
+    let shared = SharedKey::random().unwrap();
+    let mut settings = ServerSettings::new(regions, shared.clone().alone());
+    settings.local = Some(folder.path().join("s.fabric"));
+    let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), settings).unwrap();
+    let address = server.address().to_string();
+    let near = || Connection::connect_nearest(&address, &shared, ClientSettings::default());
+    let far = || Connection::connect(&address, &shared, ClientSettings::default());
+    let segment = Segment { key, offset: 0, bytes: 4096 };
+    let memory = memory_bytes(ClientSettings::default().window_bytes);
+    let placed = |place: u64| (PLACED, place.to_le_bytes().to_vec());
+    for (connection, (code, place)) in [
+        (near().unwrap(), placed(memory - 4095)),
+        (near().unwrap(), placed(u64::MAX)),
+        (near().unwrap(), (0, Vec::new())),
+        (far().unwrap(), placed(0)),
+    ] {
+        let mut payload = Vec::new();
+        append_segment(&segment, &mut payload);
+        payload.extend(place);
+        let header = Header { code, segment: 1, ..Header::new(Kind::Read, 99) };
+        connection.send(&frame(header, &payload)).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while connection.broken().is_none() {
+            assert!(Instant::now() < end, "{} goes on", connection.name());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    assert_eq!(counted.0.load(Ordering::SeqCst), 0);
+    near()
+        .unwrap()
+        .read(key, 9_000, &mut [0; 1000], Instant::now() + Duration::from_secs(5))
+        .unwrap();
 }
 
 #[test]

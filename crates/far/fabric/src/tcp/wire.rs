@@ -1,5 +1,7 @@
 //! The bytes of hellos and frames.
 
+use std::io;
+
 use crate::error::Refusal;
 use crate::fabric::Segment;
 use crate::region::RegionKey;
@@ -21,7 +23,8 @@ pub const MAX_CALL_BYTES: usize = MAX_FRAME_BYTES - HEADER_BYTES;
 /// The most bytes of the reply to a call.
 pub const MAX_REPLY_BYTES: usize = 16 << 20;
 
-const _: () = assert!(MAX_SEGMENTS * SEGMENT_BYTES + HEADER_BYTES <= MAX_FRAME_BYTES);
+const _: () =
+    assert!(MAX_SEGMENTS * (SEGMENT_BYTES + PLACE_BYTES) + HEADER_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_DATA_BYTES + HEADER_BYTES <= MAX_FRAME_BYTES);
 
 /// What an answer to a hello says.
@@ -32,6 +35,8 @@ pub enum Status {
     NoSuchKey = 1,
     OtherVersion = 2,
     TooMany = 3,
+    NeedsCertificates = 4,
+    WithoutCertificates = 5,
 }
 
 /// What a frame is.
@@ -57,6 +62,16 @@ pub struct Header {
 
 /// The last part of a reply.
 pub const LAST: u8 = 1;
+/// A read whose answers go to places in shared memory, which follow its segments; and such an answer.
+pub const PLACED: u8 = 1;
+/// A call that the fabric answers itself: how to reach the server on the same host.
+pub const LOCAL: u8 = 1;
+/// Bytes of a server's token, which begins the answer to it. The path of its socket follows.
+pub const TOKEN_BYTES: usize = 16;
+/// Extension of the file name of a server's socket: nothing else is connected to at a server's word.
+pub const SOCKET_EXTENSION: &str = "fabric";
+/// Bytes of a place.
+pub const PLACE_BYTES: usize = 8;
 
 impl Header {
     pub fn new(kind: Kind, request: u64) -> Header {
@@ -118,6 +133,16 @@ pub fn segments(payload: &[u8], count: u32) -> Option<Vec<Segment>> {
     whole.iter().map(segment).collect()
 }
 
+/// The segments of a placed request, and their places; `None` as with [`segments`].
+pub fn placed_segments(payload: &[u8], count: u32) -> Option<(Vec<Segment>, Vec<u64>)> {
+    let split = usize::try_from(count).ok()?.checked_mul(SEGMENT_BYTES)?;
+    let (found, places) = payload.split_at_checked(split)?;
+    let found = segments(found, count)?;
+    let (whole, rest) = places.as_chunks::<PLACE_BYTES>();
+    let places: Vec<u64> = whole.iter().map(|place| u64::from_le_bytes(*place)).collect();
+    (rest.is_empty() && places.len() == found.len()).then_some((found, places))
+}
+
 /// A refusal as code, number and words.
 pub fn encode_refusal(refusal: &Refusal) -> (u8, u64, &str) {
     match refusal {
@@ -144,4 +169,9 @@ pub fn refusal(header: &Header, payload: &[u8]) -> Option<Refusal> {
         }
         _ => return None,
     })
+}
+
+/// What the peer sent breaks the protocol.
+pub fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }

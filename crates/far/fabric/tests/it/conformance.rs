@@ -14,6 +14,11 @@ pub trait Bed {
     /// Serves regions until the value is dropped, and a connection to them with this window.
     fn serve(&self, regions: Arc<Regions>, window_bytes: u64)
     -> (Box<dyn Fabric>, Box<dyn Served>);
+
+    /// The region in which these numbers are served.
+    fn region(&self, numbers: Arc<Numbers>) -> Arc<dyn Region> {
+        numbers
+    }
 }
 
 /// A serving side.
@@ -90,7 +95,7 @@ struct Line {
 fn line(bed: &dyn Bed, bytes: u64, window: u64) -> Line {
     let numbers = Numbers::new(bytes);
     let regions = Arc::new(Regions::new());
-    let key = regions.register(numbers.clone()).unwrap();
+    let key = regions.register(bed.region(numbers.clone())).unwrap();
     let (fabric, served) = bed.serve(Arc::clone(&regions), window);
     Line { numbers, regions, key, fabric, served }
 }
