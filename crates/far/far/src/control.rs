@@ -6,9 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use farfork_types::TlsFiles;
 use serde::{Deserialize, Serialize};
 
 use crate::error::FarError;
+use crate::protocol::PageRange;
 use crate::source::SourceAt;
 
 /// A far process that does not answer hangs: each read of it has a deadline of its own.
@@ -30,6 +32,18 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<SourceAt>,
     },
+    /// Which pages of an image clones were seen to need.
+    Touched {
+        /// 32 hexadecimal digits.
+        cid: String,
+        /// How long the answer may take.
+        limit_ms: u64,
+    },
+    /// Which pages of a virtual machine's image its machines needed at the serving node.
+    Record {
+        /// Name or id.
+        image: String,
+    },
     /// What the far process has done.
     Status,
     /// Unmount, and exit.
@@ -44,6 +58,16 @@ pub enum Answer {
     Found {
         /// 32 hexadecimal digits.
         cid: String,
+    },
+    /// To [`Ask::Touched`], in the order in which they should come.
+    Touched {
+        /// Ranges of pages of its file.
+        ranges: Vec<PageRange>,
+    },
+    /// To [`Ask::Record`].
+    Recorded {
+        /// Pages side by side, first and count, in the order in which they were needed.
+        pages: Vec<PageRange>,
     },
     /// To [`Ask::Status`].
     Status(Status),
@@ -61,6 +85,9 @@ pub enum Answer {
 pub struct Status {
     /// The serving node of all images; "several nodes" if each image has one of its own.
     pub source: String,
+    /// The files that prove this node to it; `None` without TLS.
+    #[serde(default)]
+    pub tls: Option<TlsFiles>,
     /// Pid of the far process, as it sees itself.
     pub pid: u32,
     /// Pid of its holder.
@@ -80,9 +107,32 @@ pub struct ImageStatus {
     pub cid: String,
     /// The serving node.
     pub source: String,
+    /// How the serving node is read at present: `tcp`, `rdma`, or `shm` on one host, with `+tls` if both ends have
+    /// proved certificates. `None` without a connection, as before the first read of a far process.
+    #[serde(default)]
+    pub transport: Option<String>,
+    /// Whether its bytes are read without any code of the serving node. `None` without a connection.
+    #[serde(default)]
+    pub one_sided: Option<bool>,
     /// Length of its file.
     pub bytes: u64,
     /// Bytes that were fetched from the serving node.
+    pub fetched_bytes: u64,
+    /// Images that own parts of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerStatus>,
+}
+
+/// An image that owns parts of another one, in a [`Status`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OwnerStatus {
+    /// 32 hexadecimal digits.
+    pub cid: String,
+    /// The node that serves it.
+    pub source: String,
+    /// Bytes that it owns of the other image.
+    pub owned_bytes: u64,
+    /// Bytes of them that were fetched from there, some of them perhaps more than once.
     pub fetched_bytes: u64,
 }
 
@@ -93,7 +143,12 @@ pub struct ImageStatus {
 pub fn ask(socket: &Path, ask: &Ask) -> Result<Answer, FarError> {
     let failed = || FarError::io("ask the far process at", socket);
     let stream = UnixStream::connect(socket).map_err(failed())?;
-    let patience = if matches!(ask, Ask::Status) { STATUS_PATIENCE } else { PATIENCE };
+    let patience = match ask {
+        Ask::Status => STATUS_PATIENCE,
+        // A limit of zero would be none.
+        Ask::Touched { limit_ms, .. } => Duration::from_millis((*limit_ms).max(1)),
+        _ => PATIENCE,
+    };
     stream.set_read_timeout(Some(patience)).map_err(failed())?;
     write_line(&stream, ask).map_err(failed())?;
     let mut line = String::new();

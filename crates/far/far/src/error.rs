@@ -3,9 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use farfork_fabric::FabricError;
+use farfork_fabric::{BadCertificates, FabricError};
 use farfork_pool::PoolError;
 use farfork_sys::words;
+use farfork_types::TlsFiles;
 
 /// The message of each error says what was done, to what, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +33,34 @@ pub enum FarError {
         /// The file.
         path: PathBuf,
     },
+    /// Files for TLS cannot be used.
+    #[error("cannot use {}, {} and {} for TLS: {reason}", files.cert.display(), files.key.display(), files.ca.display())]
+    Certificates {
+        /// The files.
+        files: TlsFiles,
+        /// Which one, and why.
+        reason: BadCertificates,
+    },
+    /// The mount of a source has other files for TLS than a command gives.
+    #[error(
+        "{source_address} is mounted {mounted}: run \"farfork far unmount {source_address}\" first, so that \
+         the certificates that are given count"
+    )]
+    OtherTls {
+        /// The source.
+        source_address: String,
+        /// In words.
+        mounted: &'static str,
+    },
     /// The source cannot be read.
     #[error("cannot read far memory: {0}; see that \"farfork far serve\" runs there")]
     Fabric(#[from] FabricError),
     /// The far process has failed, or refused.
     #[error("{0}")]
     Process(String),
+    /// The file system of images is not there.
+    #[error("{0}")]
+    Mount(#[from] farfork_mount::MountError),
     /// The pool cannot be used.
     #[error("{0}")]
     Pool(#[from] PoolError),

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use farfork_image::tier::FarNode;
-use farfork_types::Cid;
+use farfork_types::{Cid, TlsFiles};
 
 use crate::error::FarError;
 use crate::keyfile::key_at;
@@ -23,7 +23,8 @@ pub fn mount_command(
     node: &FarNode,
     idle_s: Option<u64>,
 ) -> Vec<OsString> {
-    let source = SourceAt { address: node.address.clone(), key: node.key.clone() };
+    let FarNode { address, key, tls, .. } = node.clone();
+    let source = SourceAt { address, key, tls };
     mount_command_of(program, name, place, Some(&source), node.deadline_ms, idle_s)
 }
 
@@ -45,8 +46,12 @@ pub fn mount_command_of(
         "--deadline-ms".into(),
         deadline_ms.to_string().into(),
     ];
-    if let Some(SourceAt { address, key }) = source {
+    if let Some(SourceAt { address, key, tls }) = source {
         command.extend(["--source".into(), address.into(), "--key".into(), key.into()]);
+        if let Some(TlsFiles { cert, key, ca }) = tls {
+            let files = [("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)];
+            command.extend(files.into_iter().flat_map(|(name, path)| [name.into(), path.into()]));
+        }
     }
     if let Some(idle_s) = idle_s {
         command.extend(["--idle-s".into(), idle_s.to_string().into()]);
@@ -68,7 +73,8 @@ pub fn open_far_side(
 ) -> Result<File, FarError> {
     key_at(&node.key)?;
     let place = Place::of(run, &node.address);
-    start::ensure(&place, &mount_command(program, "mount", &place, node, None))?;
+    let command = mount_command(program, "mount", &place, node, None);
+    start::ensure_with(&place, &command, node.tls.as_ref())?;
     let path = place.images().join(cid.to_string());
     let failed = || FarError::io("open", &path);
     match File::open(&path) {

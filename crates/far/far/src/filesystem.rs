@@ -3,25 +3,28 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use farfork_mount::{FileFacts, Files, Owner};
 use farfork_sys::words;
-use farfork_types::{Cid, PAGE_BYTES};
-use fuse_backend_rs::abi::fuse_abi::{Attr, FsOptions, OpenOptions, stat64};
-use fuse_backend_rs::api::filesystem::{Context, DirEntry, Entry, FileSystem, ZeroCopyWriter};
+use farfork_types::Cid;
 
 use crate::failures::{Failure, Recorder, now_unix_us};
 use crate::known;
-use crate::source::{Cause, FarImage, SourceAt};
+use crate::orders::{FOR_CLONES, IN_ADVANCE, Orders};
+use crate::others;
+use crate::place::Place;
+use crate::source::{Cause, FarImage, FoundImage, SHORT_LIMIT, SourceAt};
 use crate::sources::Sources;
+use crate::split::{Missing, SplitImage};
+use crate::touched::Touched;
 
-/// The directory's inode, by the protocol.
-pub const ROOT: u64 = 1;
-/// Nothing that was said about an image ever changes.
-const FOR_GOOD: Duration = Duration::from_secs(1 << 30);
+/// How long an image that closes is kept after its last use: a command opens it right after it was found.
+const CLOSING_IDLE: Duration = Duration::from_millis(300);
 
 /// How many open an image of an earlier far process is not known: it stays until the mount goes.
 const UNKNOWN_USERS: u64 = 1 << 32;
@@ -30,13 +33,22 @@ const UNKNOWN_USERS: u64 = 1 << 32;
 pub struct FarImages {
     pub sources: Sources,
     failures: Recorder,
+    orders: Orders,
+    touched: Touched,
     known: RwLock<Known>,
-    owner: (u32, u32),
+    owner: Owner,
     pub reads: AtomicU64,
     pub failed_reads: AtomicU64,
     /// Where images are noted for the next far process.
     notes: PathBuf,
+    /// Where keys of their nodes lie.
+    keys: PathBuf,
 }
+
+/// The handle of files whose reads are noted for the node's own pools; others have 0.
+const NOTED: u64 = 1;
+/// The handle of files whose reads are noted for the image's node.
+const OF_CLONES: u64 = 2;
 
 struct Known {
     by_inode: BTreeMap<u64, Arc<KnownImage>>,
@@ -46,58 +58,94 @@ struct Known {
 
 /// An image that was asked for.
 struct KnownImage {
-    image: Arc<FarImage>,
+    image: Arc<SplitImage>,
     /// The node that was named for it.
     named: Option<SourceAt>,
     /// Open files of it: a mapping has one, too.
     users: AtomicU64,
+    /// Whether it was opened since this process knows it.
+    was_opened: AtomicBool,
     /// When it was last asked for.
     asked: Mutex<Instant>,
 }
 
 impl KnownImage {
-    fn new(image: FarImage, named: Option<SourceAt>, users: u64) -> Arc<KnownImage> {
+    fn new(image: SplitImage, named: Option<SourceAt>, users: u64) -> Arc<KnownImage> {
         let (users, asked) = (AtomicU64::new(users), Mutex::new(Instant::now()));
-        Arc::new(KnownImage { image: Arc::new(image), named, users, asked })
+        let (image, was_opened) = (Arc::new(image), AtomicBool::new(false));
+        Arc::new(KnownImage { image, named, users, was_opened, asked })
+    }
+
+    /// Files of the keys that it needs.
+    fn keys(&self) -> impl Iterator<Item = &Path> {
+        let owners = self.image.owners.iter().map(|owner| &owner.at);
+        self.named.iter().chain(owners).map(|at| &*at.key)
     }
 
     fn is_idle(&self, idle: Duration) -> bool {
         let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         self.named.is_some() && self.users.load(Ordering::SeqCst) == 0 && asked.elapsed() > idle
     }
+
+    /// Whether it is idle, and kept only for clones that can no longer start.
+    fn is_closing(&self) -> bool {
+        let image = &self.image.image;
+        // A command that has found it is about to open it, however slow the machine is.
+        self.was_opened.load(Ordering::SeqCst)
+            && self.is_idle(CLOSING_IDLE)
+            && image.source.is_closing(image)
+    }
 }
 
 impl Known {
     fn add(&mut self, inode: u64, known: Arc<KnownImage>) {
         self.next = self.next.max(inode + 1);
-        self.by_cid.insert(known.image.cid, inode);
+        self.by_cid.insert(known.image.image.cid, inode);
         self.by_inode.insert(inode, known);
     }
 
     fn remove(&mut self, inode: u64) {
         if let Some(known) = self.by_inode.remove(&inode) {
-            self.by_cid.remove(&known.image.cid);
+            self.by_cid.remove(&known.image.image.cid);
         }
     }
 }
 
 impl FarImages {
-    /// The images that an earlier far process of this mount has noted at `notes`. New inodes begin with a number that no earlier mount had: a device's number comes
+    /// The images that an earlier far process of this mount has noted. New inodes begin with a number that no earlier mount had: a device's number comes
     /// again, and the agent knows files by both.
-    pub fn new(sources: Sources, failures: Recorder, notes: PathBuf) -> FarImages {
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    pub fn new(sources: Sources, failures: Recorder, place: &Place) -> FarImages {
+        let (notes, keys) = (place.known(), place.keys());
+        let orders = Orders::new(place.orders());
+        let uid = rustix::process::geteuid().as_raw();
+        let owner = Owner { uid, gid: rustix::process::getegid().as_raw() };
         let mut known =
             Known { by_inode: BTreeMap::new(), by_cid: BTreeMap::new(), next: now_unix_us() };
-        for (inode, named, image) in known::all(&notes, &sources) {
+        for (inode, named, image) in known::all(&notes, &sources, &keys) {
+            if let Err(why) = image.write_keys() {
+                eprintln!("farfork: {why}");
+            }
             known.add(inode, KnownImage::new(image, named, UNKNOWN_USERS));
         }
         let known = RwLock::new(known);
         let (reads, failed_reads) = (AtomicU64::new(0), AtomicU64::new(0));
-        FarImages { sources, failures, known, owner, reads, failed_reads, notes }
+        let touched = Touched::default();
+        FarImages {
+            sources,
+            failures,
+            orders,
+            touched,
+            known,
+            owner,
+            reads,
+            failed_reads,
+            notes,
+            keys,
+        }
     }
 
     /// The images that were asked for.
-    pub fn images(&self) -> Vec<Arc<FarImage>> {
+    pub fn images(&self) -> Vec<Arc<SplitImage>> {
         self.known
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -109,41 +157,109 @@ impl FarImages {
 
     /// The image with this name or id. The source is asked each time: a name may have moved, and a seed may
     /// have ended.
-    pub fn find(&self, image: &str, named: Option<&SourceAt>) -> Result<Arc<FarImage>, Cause> {
+    pub fn find(&self, image: &str, named: Option<&SourceAt>) -> Result<Arc<SplitImage>, Cause> {
         let source = self.sources.of(named)?;
         if named.is_some() {
             source.connect()?;
         }
-        let found = source.find(image)?;
+        let FoundImage { image: found, has_owners } = source.find(image)?;
+        if let Some(before) = self.before(&found)? {
+            return Ok(before);
+        }
+        others::demand_same(&self.notes, &found)?;
+        let found = self.with_owners(found, has_owners)?;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(inode) = known.by_cid.get(&found.cid).copied()
-            && let Some(before) = known.by_inode.get(&inode)
+        if known.by_cid.contains_key(&found.image.cid) {
+            // Another search has found it meanwhile.
+            drop(known);
+            return self.find(image, named);
+        }
+        // While this is locked no image goes, and takes its keys along.
+        found.write_keys()?;
+        if let Some(SourceAt { key, .. }) = named
+            && key.starts_with(&self.keys)
+            && !key.exists()
         {
-            if !before.image.is_same(&found) {
-                let (source, cid) = (source.name(), found.cid);
-                return Err(format!("{source} has another image {cid} than before"));
-            }
-            *before.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-            return Ok(Arc::clone(&before.image));
+            // The last image that needed it was forgotten since the command wrote it.
+            return Err(format!("the key in {} is gone: try again", key.display()));
         }
         let inode = known.next;
         known::note(&self.notes, inode, named, &found)
             .map_err(|error| format!("cannot note the image: {}", words::of(&error)))?;
         let new = KnownImage::new(found, named.cloned(), 0);
         known.add(inode, Arc::clone(&new));
+        new.image.connect_owners();
         Ok(Arc::clone(&new.image))
     }
 
-    /// Forgets images that have a node of their own, if no process has had them open for `idle`: nothing is
+    /// The image as it was found before, if it was.
+    fn before(&self, found: &FarImage) -> Result<Option<Arc<SplitImage>>, Cause> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let inode = known.by_cid.get(&found.cid);
+        let Some(before) = inode.and_then(|inode| known.by_inode.get(inode)) else {
+            return Ok(None);
+        };
+        if !before.image.image.is_same(found) {
+            let (source, cid) = (found.source.name(), found.cid);
+            return Err(format!("{source} has another image {cid} than before"));
+        }
+        *before.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(Some(Arc::clone(&before.image)))
+    }
+
+    /// An image, with those that own parts of it.
+    fn with_owners(&self, found: FarImage, has_owners: bool) -> Result<SplitImage, Cause> {
+        if !has_owners {
+            return Ok(SplitImage::whole(found));
+        }
+        let lineage = found.source.lineage(&found)?;
+        SplitImage::new(found, lineage, &self.sources, &self.keys)
+    }
+
+    /// The images that a process has open, and that have a node of their own.
+    pub fn in_use(&self) -> Vec<Arc<SplitImage>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let is_used = |known: &&Arc<KnownImage>| {
+            known.named.is_some() && known.users.load(Ordering::SeqCst) > 0
+        };
+        known.by_inode.values().filter(is_used).map(|known| Arc::clone(&known.image)).collect()
+    }
+
+    /// Has the nodes of images know which pages clones needed since the last time.
+    pub fn say_touched(&self) {
+        for split in self.images() {
+            self.say_touched_of(&split.image, Instant::now() + SHORT_LIMIT);
+        }
+    }
+
+    /// The same for one image, whose node has until then to answer.
+    pub fn say_touched_of(&self, image: &FarImage, deadline: Instant) {
+        let pages = self.touched.take(image.cid);
+        if !pages.is_empty() {
+            image.source.say_touched(image.cid, &pages, deadline.min(Instant::now() + SHORT_LIMIT));
+        }
+    }
+
+    /// Forgets images that have a node of their own, if no process has had them open for `idle`, and at once if
+    /// no clone of them may start any more: nothing is
     /// connected to their nodes any more. Returns them: the kernel has to forget their names, so that their
     /// pages go.
     ///
     /// # Errors
     /// The images that are left cannot be noted; then none is forgotten.
     pub fn forget_idle(&self, idle: Duration) -> io::Result<Vec<Cid>> {
+        // Their nodes are asked, so nothing is locked meanwhile.
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = known.by_inode.values().map(Arc::clone).collect();
+        drop(known);
+        let closing: Vec<_> = all.into_iter().filter(|known| known.is_closing()).collect();
+        let closes = |known: &Arc<KnownImage>| {
+            known.is_idle(CLOSING_IDLE) && closing.iter().any(|other| Arc::ptr_eq(other, known))
+        };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let all = known.by_inode.iter();
-        let (gone, left): (Vec<_>, Vec<_>) = all.partition(|(_, known)| known.is_idle(idle));
+        let (gone, left): (Vec<_>, Vec<_>) =
+            all.partition(|(_, known)| known.is_idle(idle) || closes(known));
         if gone.is_empty() {
             return Ok(Vec::new());
         }
@@ -154,14 +270,18 @@ impl FarImages {
         for (inode, _) in &gone {
             known.remove(*inode);
         }
-        let own = |at: &SourceAt| self.notes.parent().is_some_and(|own| at.key.starts_with(own));
-        for at in gone.iter().filter_map(|(_, known)| known.named.as_ref()).filter(|at| own(at)) {
-            let _ = std::fs::remove_file(&at.key);
+        // An image that goes may own parts of one that stays, which needs its key.
+        let needed: Vec<&Path> = known.by_inode.values().flat_map(|left| left.keys()).collect();
+        let gone_keys = gone.iter().flat_map(|(_, known)| known.keys());
+        for key in gone_keys.filter(|key| key.starts_with(&self.keys) && !needed.contains(key)) {
+            let _ = std::fs::remove_file(key);
         }
-        Ok(gone.iter().map(|(_, known)| known.image.cid).collect())
+        let gone: Vec<Cid> = gone.iter().map(|(_, known)| known.image.image.cid).collect();
+        gone.iter().for_each(|cid| self.touched.forget(*cid));
+        Ok(gone)
     }
 
-    fn by_name(&self, name: &CStr) -> io::Result<(u64, Arc<FarImage>)> {
+    fn named(&self, name: &CStr) -> io::Result<(u64, Arc<SplitImage>)> {
         let absent = || io::Error::from_raw_os_error(libc::ENOENT);
         let name = name.to_str().map_err(|_| absent())?;
         let cid: Cid = name.parse().map_err(|_| absent())?;
@@ -180,49 +300,19 @@ impl FarImages {
     fn known(&self, inode: u64) -> io::Result<Arc<KnownImage>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let known = known.by_inode.get(&inode).map(Arc::clone);
-        known.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
+        known.ok_or_else(stale)
     }
 
-    fn image(&self, inode: u64) -> io::Result<Arc<FarImage>> {
-        Ok(Arc::clone(&self.known(inode)?.image))
-    }
-
-    fn attributes(&self, inode: u64, image: Option<&FarImage>) -> stat64 {
-        let (uid, gid) = self.owner;
-        let common = Attr { ino: inode, uid, gid, blksize: PAGE_BYTES as u32, ..Attr::default() };
-        let attributes = match image {
-            Some(image) => {
-                let created = image.modified_unix_ns / 1_000_000_000;
-                let nanoseconds = (image.modified_unix_ns % 1_000_000_000) as u32;
-                Attr {
-                    mode: libc::S_IFREG | 0o400,
-                    nlink: 1,
-                    size: image.bytes,
-                    blocks: image.bytes.div_ceil(512),
-                    atime: created,
-                    mtime: created,
-                    ctime: created,
-                    atimensec: nanoseconds,
-                    mtimensec: nanoseconds,
-                    ctimensec: nanoseconds,
-                    ..common
-                }
-            }
-            None => Attr { mode: libc::S_IFDIR | 0o700, nlink: 2, ..common },
-        };
-        attributes.into()
-    }
-
-    fn fetch(&self, pid: i32, image: &FarImage, offset: u64, bytes: u32) -> io::Result<Vec<u8>> {
+    fn fetch(&self, pid: i32, image: &SplitImage, offset: u64, bytes: u32) -> io::Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        image.source.read(image, offset, bytes).map_err(|cause| {
+        image.read(offset, bytes).map_err(|Missing { page, source, cause }| {
             self.failed_reads.fetch_add(1, Ordering::Relaxed);
             let failure = Failure {
                 unix_us: now_unix_us(),
                 pid: pid as u32,
-                cid: image.cid.to_string(),
-                page: offset / PAGE_BYTES,
-                source: image.source.name(),
+                cid: image.image.cid.to_string(),
+                page,
+                source,
                 cause,
             };
             eprintln!(
@@ -235,123 +325,65 @@ impl FarImages {
     }
 }
 
-impl FileSystem for FarImages {
-    type Inode = u64;
-    type Handle = u64;
+fn stale() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESTALE)
+}
 
-    fn init(&self, _capable: FsOptions) -> io::Result<FsOptions> {
-        // Requests of 1 MiB, many at once, and those of a far process that was killed are sent again.
-        Ok(FsOptions::ASYNC_READ
-            | FsOptions::BIG_WRITES
-            | FsOptions::MAX_PAGES
-            | FsOptions::PARALLEL_DIROPS
-            | FsOptions::INIT_EXT
-            | FsOptions::HAS_RESEND)
+/// What is shown of an image.
+fn facts(inode: u64, image: &FarImage) -> FileFacts {
+    let FarImage { bytes, modified_unix_ns, .. } = *image;
+    FileFacts { inode, bytes, stored_bytes: bytes, made_unix_ns: modified_unix_ns }
+}
+
+impl Files for FarImages {
+    fn owner(&self) -> Owner {
+        self.owner
     }
 
-    fn lookup(&self, _: &Context, parent: u64, name: &CStr) -> io::Result<Entry> {
-        if parent != ROOT {
-            return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
-        }
-        let (inode, image) = self.by_name(name)?;
-        Ok(Entry {
-            inode,
-            generation: 0,
-            attr: self.attributes(inode, Some(&image)),
-            attr_flags: 0,
-            attr_timeout: FOR_GOOD,
-            entry_timeout: FOR_GOOD,
+    fn by_name(&self, name: &CStr) -> io::Result<FileFacts> {
+        let (inode, image) = self.named(name)?;
+        Ok(facts(inode, &image.image))
+    }
+
+    fn by_inode(&self, inode: u64) -> io::Result<FileFacts> {
+        Ok(facts(inode, &self.known(inode)?.image.image))
+    }
+
+    fn open(&self, inode: u64, flags: i32) -> io::Result<u64> {
+        // Counted while the images are locked: none is forgotten as it is opened.
+        let images = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = images.by_inode.get(&inode).ok_or_else(stale)?;
+        known.users.fetch_add(1, Ordering::SeqCst);
+        known.was_opened.store(true, Ordering::SeqCst);
+        Ok(match flags & FOR_CLONES {
+            FOR_CLONES => NOTED,
+            IN_ADVANCE => 0,
+            _ if known.named.is_some() => OF_CLONES,
+            _ => 0,
         })
     }
 
-    fn getattr(&self, _: &Context, inode: u64, _: Option<u64>) -> io::Result<(stat64, Duration)> {
-        let image = if inode == ROOT { None } else { Some(self.image(inode)?) };
-        Ok((self.attributes(inode, image.as_deref()), FOR_GOOD))
-    }
-
-    fn open(
-        &self,
-        _: &Context,
-        inode: u64,
-        flags: u32,
-        _: u32,
-    ) -> io::Result<(Option<u64>, OpenOptions, Option<u32>)> {
-        if flags as i32 & libc::O_ACCMODE != libc::O_RDONLY {
-            return Err(io::Error::from_raw_os_error(libc::EROFS));
-        }
-        self.known(inode)?.users.fetch_add(1, Ordering::SeqCst);
-        // What one clone has fetched is there for the next.
-        Ok((Some(0), OpenOptions::KEEP_CACHE, None))
-    }
-
-    fn release(
-        &self,
-        _: &Context,
-        inode: u64,
-        _: u32,
-        _: u64,
-        _: bool,
-        _: bool,
-        _: Option<u64>,
-    ) -> io::Result<()> {
-        let known = self.known(inode)?;
+    fn close(&self, inode: u64) {
+        let Ok(known) = self.known(inode) else { return };
         known.users.fetch_sub(1, Ordering::SeqCst);
         // Kept for clones that come soon after the last one.
         *known.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        Ok(())
     }
 
-    fn read(
-        &self,
-        context: &Context,
-        inode: u64,
-        _: u64,
-        w: &mut dyn ZeroCopyWriter,
-        size: u32,
-        offset: u64,
-        _: Option<u64>,
-        _: u32,
-    ) -> io::Result<usize> {
-        let image = self.image(inode)?;
-        let bytes = image.bytes.saturating_sub(offset).min(u64::from(size)) as u32;
-        let read = self.fetch(context.pid, &image, offset, bytes)?;
-        w.write_all(&read)?;
-        Ok(read.len())
-    }
-
-    fn opendir(&self, _: &Context, _: u64, _: u32) -> io::Result<(Option<u64>, OpenOptions)> {
-        Ok((Some(0), OpenOptions::empty()))
-    }
-
-    fn releasedir(&self, _: &Context, _: u64, _: u32, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn readdir(
-        &self,
-        _: &Context,
-        _: u64,
-        _: u64,
-        _: u32,
-        offset: u64,
-        add_entry: &mut dyn FnMut(DirEntry<'_>) -> io::Result<usize>,
-    ) -> io::Result<()> {
-        let known: Vec<(Cid, u64)> = {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-            known.by_cid.iter().map(|(cid, inode)| (*cid, *inode)).collect()
-        };
-        for (at, (cid, inode)) in known.iter().enumerate().skip(offset as usize) {
-            let name = cid.to_string();
-            let entry = DirEntry {
-                ino: *inode,
-                offset: at as u64 + 1,
-                type_: u32::from(libc::DT_REG),
-                name: name.as_bytes(),
-            };
-            if add_entry(entry)? == 0 {
-                break;
-            }
+    fn read(&self, inode: u64, range: Range<u64>, handle: u64, pid: i32) -> io::Result<Vec<u8>> {
+        let image = Arc::clone(&self.known(inode)?.image);
+        let bytes = range.end - range.start;
+        let read = self.fetch(pid, &image, range.start, bytes as u32)?;
+        match handle {
+            NOTED => self.orders.note(image.image.cid, range.start, bytes),
+            OF_CLONES => self.touched.note(image.image.cid, range.start, bytes),
+            _ => {}
         }
-        Ok(())
+        Ok(read)
+    }
+
+    fn list(&self) -> Vec<(String, u64)> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.by_cid.iter().map(|(cid, inode)| (cid.to_string(), *inode)).collect()
     }
 }

@@ -1,44 +1,44 @@
 //! The far process: answers the requests of the file system and those of commands.
 
-use std::ffi::CString;
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use farfork_sys::inherited::keep_on_exec;
 use farfork_sys::words;
-use farfork_types::{Cid, PAGE_BYTES};
-use fuse_backend_rs::api::server::Server;
-use fuse_backend_rs::transport::{FuseBuf, FuseDevWriter, Reader, Writer};
-use rustix::io::Errno;
+use farfork_types::{Cid, PAGE_BYTES, TlsFiles};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::control::{Answer, Ask, ImageStatus, Status, write_line};
+use crate::census::{Census, CountClones};
+use crate::control::{Answer, Ask, ImageStatus, OwnerStatus, Status, write_line};
 use crate::error::FarError;
 use crate::failures::Recorder;
-use crate::filesystem::{FarImages, ROOT};
+use crate::filesystem::FarImages;
 use crate::place::Place;
+use crate::place_lock::PlaceLock;
 use crate::prefetch;
 use crate::protocol::PageRange;
-use crate::request_timeout;
 use crate::source::{Cause, FarImage, SourceAt};
 use crate::sources::Sources;
+use crate::split::{OwnerImage, SplitImage};
 use crate::start;
 
-/// Threads that answer the kernel. Each waits for its read, so that so many pages are fetched at once.
-const THREADS: usize = 32;
 /// How long an image that has a node of its own is kept after its last use.
 const IMAGE_IDLE: Duration = Duration::from_secs(3);
 /// How often a far process looks whether it, or an image, can go.
 const LOOK: Duration = Duration::from_millis(500);
-/// The largest request or answer: 256 pages and what stands before them.
-const BUFFER_BYTES: usize = 257 * PAGE_BYTES as usize;
+/// A command waits no longer for the pages that clones were seen to need, in milliseconds.
+const MOST_LIMIT_MS: u64 = 60_000;
+
 /// What a far process serves.
 pub struct FarProcessSettings {
     /// Where it is mounted.
@@ -51,6 +51,13 @@ pub struct FarProcessSettings {
     pub idle: Option<Duration>,
     /// This program, with the arguments before the image's path, as a prefetching process.
     pub prefetch: Vec<PathBuf>,
+    /// Counts the clones of this machine.
+    pub count_clones: CountClones,
+    /// This program, with its arguments, as the holder that this process becomes when its own is killed.
+    pub holder: Vec<OsString>,
+    /// The descriptor of the mount's lock, which was inherited. This process holds it until its end, and passes it on to
+    /// the holder that it becomes, but to no other program.
+    pub holder_lock: Option<RawFd>,
 }
 
 /// What its threads share.
@@ -58,6 +65,8 @@ struct FarProcess {
     images: Arc<FarImages>,
     place: Place,
     prefetch: Vec<PathBuf>,
+    census: Census,
+    tls: Option<TlsFiles>,
     /// Images whose prefetch was begun.
     begun: Mutex<Vec<Cid>>,
     /// When an image was last asked for.
@@ -70,11 +79,16 @@ struct FarProcess {
 /// # Errors
 /// Standard input is not a device, or the socket cannot be made.
 pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result<(), FarError> {
-    // Without the holder the device would stay open, and requests would wait that no process answers.
+    // Without a holder nothing would start the next far process. If the holder ends before it is watched, this one does.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let FarProcessSettings { place, source, deadline, idle, prefetch } = settings;
+    let FarProcessSettings { place, source, deadline, idle, prefetch, count_clones, .. } = settings;
+    let (holder, lock) = (settings.holder, settings.holder_lock);
+    if farfork_mount::when_holder_ends(move || become_holder(&holder, lock)).is_ok() {
+        let _ = set_parent_process_death_signal(None);
+    }
+    let tls = source.as_ref().and_then(|source| source.tls.clone());
     let sources = Sources::new(source.as_ref(), deadline);
-    let images = FarImages::new(sources, Recorder::new(&place.pool()), place.known());
+    let images = FarImages::new(sources, Recorder::new(&place.pool()), &place);
     let images = Arc::new(images);
     let mounted = place.images();
     let failed = || FarError::io("answer requests for", &mounted);
@@ -84,10 +98,11 @@ pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result
     let listener = UnixListener::bind(&socket).map_err(FarError::io("listen at", &socket))?;
     // The command may look for its image while the threads start.
     start::say_ready().map_err(failed())?;
-    let limit_s = request_timeout::of(deadline);
-    answer_kernel(&device, &images, takes_over, limit_s).map_err(failed())?;
+    let limit_s = farfork_mount::limit_for(deadline);
+    farfork_mount::answer(&device, &images, takes_over, limit_s, leave).map_err(failed())?;
     let (begun, asked) = (Mutex::default(), Mutex::new(Instant::now()));
-    let far = Arc::new(FarProcess { images, place, prefetch, begun, asked });
+    let census = Census::new(count_clones).map_err(failed())?;
+    let far = Arc::new(FarProcess { images, place, prefetch, census, tls, begun, asked });
     {
         let far = Arc::clone(&far);
         let thread = std::thread::Builder::new().name("far-idle".to_owned());
@@ -97,36 +112,15 @@ pub fn run_far_process(settings: FarProcessSettings, takes_over: bool) -> Result
     Ok(())
 }
 
-/// Starts the threads that answer requests, until the file system is unmounted.
-fn answer_kernel(
-    device: &File,
-    images: &Arc<FarImages>,
-    takes_over: bool,
-    limit_s: u16,
-) -> io::Result<()> {
-    let server = Arc::new(Server::new(Arc::clone(images)));
-    if takes_over {
-        let mut answer = vec![0; BUFFER_BYTES];
-        let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut answer);
-        let sent = writer
-            .map_err(io::Error::other)
-            .and_then(|writer| server.notify_resend(writer).map_err(io::Error::other));
-        // A kernel before 6.9 cannot: what waits there would wait for ever, so the file system must go.
-        sent?;
-    }
-    let left = Arc::new(AtomicUsize::new(THREADS));
-    for _ in 0..THREADS {
-        let (device, server) = (device.try_clone()?, Arc::clone(&server));
-        let thread = std::thread::Builder::new().name("far-answer".to_owned());
-        let left = Arc::clone(&left);
-        thread.spawn(move || {
-            answer_requests(&device, &server, limit_s);
-            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
-                leave();
-            }
-        })?;
-    }
-    Ok(())
+/// Executes the holder in this process: all threads end at once, and what they have not answered is sent again to the
+/// next far process.
+fn become_holder(command: &[OsString], lock: Option<RawFd>) {
+    let Some((program, arguments)) = command.split_first() else { std::process::exit(1) };
+    let _ = lock.map(keep_on_exec);
+    // Standard input is the device.
+    let error = Command::new(program).args(arguments).exec();
+    eprintln!("farfork: cannot go on as the holder of far memory: {}", words::of(&error));
+    std::process::exit(1);
 }
 
 /// The file system is gone. A process that was asked to stop ends within this time. If the kernel has ended
@@ -135,39 +129,6 @@ fn leave() {
     std::thread::sleep(LOOK);
     eprintln!("farfork: the kernel has ended the file system of far images");
     std::process::exit(1);
-}
-
-fn answer_requests(device: &File, server: &Server<Arc<FarImages>>, limit_s: u16) {
-    let (mut request, mut answer) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
-    loop {
-        let bytes = match rustix::io::read(device.as_fd(), &mut request) {
-            Ok(bytes) => bytes,
-            // The process that waited was killed.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-            // Unmounted.
-            Err(_) => return,
-        };
-        if request_timeout::is_init(&request[..bytes]) {
-            let done = request_timeout::answer_init(
-                device,
-                server,
-                &mut request[..bytes],
-                &mut answer,
-                limit_s,
-            );
-            if let Err(error) = done {
-                let reason = words::of(&error);
-                eprintln!("farfork: cannot begin the file system of far images: {reason}");
-            }
-            continue;
-        }
-        let reader = Reader::<()>::from_fuse_buffer(FuseBuf::new(&mut request[..bytes]));
-        let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut answer);
-        if let (Ok(reader), Ok(writer)) = (reader, writer) {
-            // A request that was interrupted takes no answer.
-            let _ = server.handle_message(reader, Writer::FuseDev(writer), None, None);
-        }
-    }
 }
 
 impl FarProcess {
@@ -194,31 +155,40 @@ impl FarProcess {
     /// Lets go of images, and of the mount, that have not been used for a while. A file system that clones
     /// use cannot be unmounted.
     fn look_for_idle(&self, device: &File, idle: Option<Duration>) {
-        let server = Server::new(Arc::clone(&self.images));
         loop {
             std::thread::sleep(LOOK);
+            self.images.say_touched();
+            self.census.say(&self.images.in_use());
             let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.is_some_and(|idle| asked.elapsed() > idle) && self.stop().is_ok() {
+            if idle.is_some_and(|idle| asked.elapsed() > idle) && self.leave_no_trace() {
                 std::process::exit(0);
             }
-            self.forget_idle_images(device, &server);
+            self.forget_idle_images(device);
         }
     }
 
-    fn forget_idle_images(&self, device: &File, server: &Server<Arc<FarImages>>) {
+    fn forget_idle_images(&self, device: &File) {
         let gone = self.images.forget_idle(IMAGE_IDLE).unwrap_or_else(|error| {
             eprintln!("farfork: cannot note images: {}", words::of(&error));
             Vec::new()
         });
         for cid in gone {
             self.begun.lock().unwrap_or_else(PoisonError::into_inner).retain(|begun| *begun != cid);
-            let mut message = [0; 256];
-            let writer = FuseDevWriter::<()>::new(device.as_raw_fd(), &mut message);
-            if let (Ok(writer), Ok(name)) = (writer, CString::new(cid.to_string())) {
-                // The kernel may have forgotten it by itself.
-                let _ = server.notify_inval_entry(writer, ROOT, &name);
-            }
+            farfork_mount::forget_name(device, &self.images, &cid.to_string());
         }
+    }
+
+    /// Unmounts, and takes the directory along. False if clones or a command need it.
+    fn leave_no_trace(&self) -> bool {
+        let Ok(Some(lock)) = PlaceLock::take(&self.place) else { return false };
+        if self.stop().is_err() {
+            return false;
+        }
+        if let Err(error) = lock.remove(&self.place) {
+            let directory = self.place.directory().display();
+            eprintln!("farfork: cannot remove {directory}: {}", words::of(&error));
+        }
+        true
     }
 
     fn stop(&self) -> Result<(), String> {
@@ -232,7 +202,7 @@ impl FarProcess {
         Ok(())
     }
 
-    fn find(&self, image: &str, source: Option<&SourceAt>) -> Result<Arc<FarImage>, Cause> {
+    fn find(&self, image: &str, source: Option<&SourceAt>) -> Result<Arc<SplitImage>, Cause> {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.images.find(image, source)
     }
@@ -242,9 +212,9 @@ impl FarProcess {
             Ask::Find { image, prefetch, source } => match self.find(&image, source.as_ref()) {
                 Ok(image) => {
                     if prefetch {
-                        self.begin_prefetch(&image);
+                        self.begin_prefetch(&image.image, source.is_some());
                     }
-                    Answer::Found { cid: image.cid.to_string() }
+                    Answer::Found { cid: image.image.cid.to_string() }
                 }
                 Err(cause) => {
                     let known = || self.images.sources.name();
@@ -252,20 +222,52 @@ impl FarProcess {
                     Answer::Failed { why: format!("cannot find image {image} at {at}: {cause}") }
                 }
             },
+            Ask::Touched { cid, limit_ms } => match self.touched(&cid, limit_ms) {
+                Ok(ranges) => Answer::Touched { ranges },
+                Err(why) => Answer::Failed { why },
+            },
+            Ask::Record { image } => {
+                let record = self.find(&image, None).and_then(|image| {
+                    let image = &image.image;
+                    image.source.record(image.cid)
+                });
+                match record {
+                    Ok(pages) => Answer::Recorded { pages },
+                    Err(cause) => {
+                        let at = self.images.sources.name();
+                        let why =
+                            format!("cannot read the record of image {image} at {at}: {cause}");
+                        Answer::Failed { why }
+                    }
+                }
+            }
             Ask::Status => Answer::Status(self.status()),
             Ask::Stop => Answer::Stopping,
         }
     }
 
     fn status(&self) -> Status {
-        let image = |image: &Arc<FarImage>| ImageStatus {
-            cid: image.cid.to_string(),
-            source: image.source.name(),
-            bytes: image.bytes,
-            fetched_bytes: image.fetched_bytes.load(Ordering::Relaxed),
+        let image = |split: &Arc<SplitImage>| {
+            let SplitImage { image, lineage, owners } = &**split;
+            let of_owner = |(owner, owned_bytes): (&OwnerImage, u64)| OwnerStatus {
+                cid: owner.image.cid.to_string(),
+                source: owner.image.source.name(),
+                owned_bytes,
+                fetched_bytes: owner.image.fetched_bytes.load(Ordering::Relaxed),
+            };
+            ImageStatus {
+                cid: image.cid.to_string(),
+                source: image.source.name(),
+                transport: image.source.transport().map(str::to_owned),
+                one_sided: image.source.is_one_sided(image),
+                bytes: image.bytes,
+                fetched_bytes: image.fetched_bytes.load(Ordering::Relaxed),
+                owners: owners.iter().zip(lineage.owned_bytes()).map(of_owner).collect(),
+            }
         };
         Status {
             source: self.images.sources.name(),
+            tls: self.tls.clone(),
             pid: std::process::id(),
             holder_pid: getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned()),
             reads: self.images.reads.load(Ordering::Relaxed),
@@ -274,8 +276,20 @@ impl FarProcess {
         }
     }
 
-    /// Starts a process that reads what clones will need, once for each image.
-    fn begin_prefetch(&self, image: &FarImage) {
+    /// Pages that clones were seen to need, also those of this node that ran just now. The image's node has so long to
+    /// answer.
+    fn touched(&self, cid: &str, limit_ms: u64) -> Result<Vec<PageRange>, Cause> {
+        let deadline = Instant::now() + Duration::from_millis(limit_ms.min(MOST_LIMIT_MS));
+        let all = self.images.images();
+        let split = all.iter().find(|split| split.image.cid.to_string() == cid);
+        let image = &split.ok_or_else(|| format!("it has no image {cid}"))?.image;
+        self.images.say_touched_of(image, deadline);
+        image.source.pages_by(image.cid, deadline)
+    }
+
+    /// Starts a process that reads what clones will need, once for each image. Of a seed all comes in the end: of most
+    /// seeds few clones have run.
+    fn begin_prefetch(&self, image: &FarImage, is_seed: bool) {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if begun.contains(&image.cid) {
             return;
@@ -283,23 +297,27 @@ impl FarProcess {
         begun.push(image.cid);
         drop(begun);
         let known = image.source.pages(image.cid).unwrap_or_default();
-        let ranges = worth(known, image.bytes.div_ceil(PAGE_BYTES));
-        if let Err(error) = self.start_prefetch(image, &ranges) {
+        let pages = image.bytes.div_ceil(PAGE_BYTES);
+        let known = if is_seed { then_others(known, pages) } else { known };
+        let ranges = worth(known, pages);
+        if let Err(error) = prefetch::start(&self.prefetch, &self.place, image.cid, ranges) {
             eprintln!("farfork: cannot prefetch image {}: {}", image.cid, words::of(&error));
         }
     }
+}
 
-    fn start_prefetch(&self, image: &FarImage, ranges: &[PageRange]) -> io::Result<()> {
-        let Some((program, arguments)) = self.prefetch.split_first() else { return Ok(()) };
-        let mut command = Command::new(program);
-        command.args(arguments).arg(self.place.images().join(image.cid.to_string()));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-        if let Some(mut input) = child.stdin.take() {
-            input.write_all(prefetch::show(ranges).as_bytes())?;
+/// These pages, then all others in their order.
+fn then_others(mut ranges: Vec<PageRange>, pages: u64) -> Vec<PageRange> {
+    let mut known = ranges.clone();
+    known.sort_unstable();
+    let mut next = 0;
+    for (first, count) in known.into_iter().chain([(pages, 0)]) {
+        if first > next {
+            ranges.push((next, first - next));
         }
-        let reap = move || drop(child.wait());
-        std::thread::Builder::new().name("far-reap".to_owned()).spawn(reap).map(drop)
+        next = next.max(first.saturating_add(count));
     }
+    ranges
 }
 
 /// What is fetched in advance: the pages that clones were seen to touch; if none were, all in order.
@@ -327,6 +345,13 @@ fn read(stream: &UnixStream) -> Option<Ask> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_others_follow_what_is_known() {
+        assert_eq!(then_others(Vec::new(), 10), [(0, 10)]);
+        assert_eq!(then_others(vec![(8, 2), (3, 2)], 10), [(8, 2), (3, 2), (0, 3), (5, 3)]);
+        assert_eq!(then_others(vec![(0, 4)], 9), [(0, 4), (4, 5)]);
+    }
 
     #[test]
     fn known_pages_come_alone_and_the_limit_holds() {

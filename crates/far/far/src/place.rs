@@ -3,9 +3,11 @@
 //! ```text
 //!  RUN/far/NAME/            NAME: the source's address, as a file name
 //!    lock                   held while a far process is being started
+//!    holder                 held as long as a holder, or a far process that will be one, lives
 //!    socket                 what the far process listens at
 //!    log                    what it prints
 //!    known                  the images that the mount has
+//!    orders/                in which order clones needed pages
 //!    keys/                  keys of nodes that were named for one image
 //!    pool/                  a pool; pool/images is the mounted file system
 //! ```
@@ -66,6 +68,11 @@ impl Place {
         self.0.join("keys")
     }
 
+    /// In which order clones needed pages ([`orders`](crate::orders)).
+    pub fn orders(&self) -> PathBuf {
+        self.0.join("orders")
+    }
+
     /// What images the mount has.
     pub(crate) fn known(&self) -> PathBuf {
         self.0.join("known")
@@ -73,6 +80,10 @@ impl Place {
 
     pub(crate) fn lock(&self) -> PathBuf {
         self.0.join("lock")
+    }
+
+    pub(crate) fn holder(&self) -> PathBuf {
+        self.0.join("holder")
     }
 
     pub(crate) fn log(&self) -> PathBuf {

@@ -2,19 +2,26 @@
 //! touch them.
 
 use std::fs::File;
-use std::io::{self, BufRead};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::io::{self, BufRead, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Instant;
 
-use farfork_types::PAGE_BYTES;
+use farfork_types::{Cid, PAGE_BYTES};
 use rustix::fs::{Advice, fadvise};
 
 use crate::error::FarError;
+use crate::orders::IN_ADVANCE;
+use crate::place::Place;
 use crate::protocol::PageRange;
 
 /// Bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;
+/// The same where a time is kept: it ends with a read.
+const SMALL_PIECE_BYTES: u64 = 256 << 10;
 /// Reads at once.
 const THREADS: usize = 4;
 /// Most descriptors of seeds have less.
@@ -28,14 +35,32 @@ pub const LIMIT_BYTES: u64 = 1 << 30;
 /// # Errors
 /// The image cannot be opened or read.
 pub fn run(path: &Path) -> Result<(), FarError> {
-    let file = File::open(path).map_err(FarError::io("open", path))?;
-    // The kernel adds nothing to what is asked for.
-    let advised = fadvise(&file, 0, None, Advice::Random);
-    advised.map_err(|errno| FarError::io("prefetch", path)(errno.into()))?;
+    let file = open(path)?;
     let lines = io::stdin().lock().lines();
     let ranges: Vec<PageRange> =
         lines.map_while(Result::ok).filter_map(|line| parse(&line)).collect();
-    fetch(&file, &pieces(&ranges)).map_err(FarError::io("prefetch", path))
+    fetch(&file, &ranges, PIECE_BYTES, None).map(drop).map_err(FarError::io("prefetch", path))
+}
+
+/// Opens an image to read it in advance.
+fn open(path: &Path) -> Result<File, FarError> {
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(IN_ADVANCE).open(path);
+    let file = file.map_err(FarError::io("open", path))?;
+    // The kernel adds nothing to what is asked for.
+    let advised = fadvise(&file, 0, None, Advice::Random);
+    advised.map_err(|errno| FarError::io("prefetch", path)(errno.into()))?;
+    Ok(file)
+}
+
+/// Reads these ranges of the image at `path`, in their order, until `until`; how many bytes were read.
+///
+/// # Errors
+/// The image cannot be opened or read.
+pub fn run_until(path: &Path, ranges: &[PageRange], until: Instant) -> Result<u64, FarError> {
+    let file = open(path)?;
+    let fetched = fetch(&file, ranges, SMALL_PIECE_BYTES, Some(until));
+    fetched.map_err(FarError::io("fetch", path))
 }
 
 /// Reads all of the image at `path`, up to its first `bytes`, before a clone starts.
@@ -43,10 +68,10 @@ pub fn run(path: &Path) -> Result<(), FarError> {
 /// # Errors
 /// The image cannot be opened or read.
 pub fn run_whole(path: &Path, bytes: u64) -> Result<(), FarError> {
-    let file = File::open(path).map_err(FarError::io("open", path))?;
-    let advised = fadvise(&file, 0, None, Advice::Random);
-    advised.map_err(|errno| FarError::io("fetch", path)(errno.into()))?;
-    fetch(&file, &pieces(&[(0, bytes.div_ceil(PAGE_BYTES))])).map_err(FarError::io("fetch", path))
+    let file = open(path)?;
+    fetch(&file, &[(0, bytes.div_ceil(PAGE_BYTES))], PIECE_BYTES, None)
+        .map(drop)
+        .map_err(FarError::io("fetch", path))
 }
 
 /// Reads what a start of a clone reads first of the image at `path`. It came by the read that found the image:
@@ -60,8 +85,32 @@ pub fn run_front(path: &Path) -> Result<(), FarError> {
     file.read_at(&mut into, 0).map(drop).map_err(FarError::io("read", path))
 }
 
+/// Starts a process that reads these ranges of the image `cid` at `place`: `command` with the path of its file.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start(
+    command: &[PathBuf],
+    place: &Place,
+    cid: Cid,
+    ranges: Vec<PageRange>,
+) -> io::Result<()> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg(place.images().join(cid.to_string()));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let attend = move || {
+        if let Some(mut input) = child.stdin.take() {
+            // It may have ended at an error.
+            let _ = input.write_all(show(&ranges).as_bytes());
+        }
+        let _ = child.wait();
+    };
+    std::thread::Builder::new().name("far-prefetch".to_owned()).spawn(attend).map(drop)
+}
+
 /// The lines that [`run`] reads.
-pub(crate) fn show(ranges: &[PageRange]) -> String {
+fn show(ranges: &[PageRange]) -> String {
     ranges.iter().map(|(first, count)| format!("{first} {count}\n")).collect()
 }
 
@@ -70,22 +119,37 @@ fn parse(line: &str) -> Option<PageRange> {
     Some((first.parse().ok()?, count.parse().ok()?))
 }
 
-/// Offset and length of each read.
-fn pieces(ranges: &[PageRange]) -> Vec<(u64, u64)> {
+/// Offset and length of each read in a file of so many bytes. The ranges are another node's word.
+fn pieces(ranges: &[PageRange], piece_bytes: u64, file_bytes: u64) -> Vec<(u64, u64)> {
+    let place = |page: u64| {
+        let end = farfork_types::align_up(file_bytes, PAGE_BYTES);
+        page.saturating_mul(PAGE_BYTES).min(end)
+    };
     let mut pieces = Vec::new();
     for (first, count) in ranges {
-        let (start, end) = (first * PAGE_BYTES, (first + count) * PAGE_BYTES);
-        let starts = (start..end).step_by(PIECE_BYTES as usize);
-        pieces.extend(starts.map(|at| (at, PIECE_BYTES.min(end - at))));
+        let (start, end) = (place(*first), place(first.saturating_add(*count)));
+        let starts = (start..end).step_by(piece_bytes as usize);
+        pieces.extend(starts.map(|at| (at, piece_bytes.min(end - at))));
     }
     pieces
 }
 
-fn fetch(file: &File, pieces: &[(u64, u64)]) -> io::Result<()> {
+/// Reads all pieces, or those that are begun before `until`; how many bytes were read.
+fn fetch(
+    file: &File,
+    ranges: &[PageRange],
+    piece_bytes: u64,
+    until: Option<Instant>,
+) -> io::Result<u64> {
+    let pieces = pieces(ranges, piece_bytes, file.metadata()?.len());
     let next = AtomicUsize::new(0);
-    let work = || -> io::Result<()> {
+    let work = || -> io::Result<u64> {
         let mut into = vec![0; PIECE_BYTES as usize];
+        let mut fetched = 0;
         while let Some((at, bytes)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
             // The last page of the file may be short.
             let mut done = 0;
             while done < *bytes {
@@ -94,20 +158,23 @@ fn fetch(file: &File, pieces: &[(u64, u64)]) -> io::Result<()> {
                     read => done += read as u64,
                 }
             }
+            fetched += done;
         }
-        Ok(())
+        Ok(fetched)
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| {
+        let join = |thread: ScopedJoinHandle<'_, io::Result<u64>>| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
-        })
+        };
+        threads.into_iter().map(join).sum()
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn ranges_survive_their_lines() {
@@ -121,7 +188,7 @@ mod tests {
     #[test]
     fn pieces_cover_ranges_once() {
         assert_eq!(
-            pieces(&[(1, 2), (4, 300)]),
+            pieces(&[(1, 2), (4, 300)], PIECE_BYTES, 1 << 30),
             [(4096, 8192), (16384, 1 << 20), (16384 + (1 << 20), 44 * 4096),]
         );
     }
@@ -130,8 +197,14 @@ mod tests {
     fn all_pieces_are_read() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(5 << 20).unwrap();
-        fetch(&file, &pieces(&[(0, 1280)])).unwrap();
+        let fetched = |ranges: &[PageRange], until| fetch(&file, ranges, PIECE_BYTES, until);
+        assert_eq!(fetched(&[(0, 1280)], None).unwrap(), 5 << 20);
         // Beyond the end there is nothing to fetch.
-        fetch(&file, &pieces(&[(1279, 2)])).unwrap();
+        assert_eq!(fetched(&[(1279, 2)], None).unwrap(), 4096);
+        let odd = [(0, 1 << 60), (1 << 60, 1 << 60), (u64::MAX, u64::MAX)];
+        assert_eq!(fetched(&odd, None).unwrap(), 5 << 20, "another node's word");
+        let now = Instant::now();
+        assert_eq!(fetched(&[(0, 1280)], Some(now)).unwrap(), 0);
+        assert_eq!(fetched(&[(0, 3)], Some(now + Duration::from_secs(60))).unwrap(), 3 * 4096);
     }
 }

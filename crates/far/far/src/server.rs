@@ -8,37 +8,70 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use farfork_fabric::tcp::{Server, ServerSettings};
+use farfork_fabric::rdma::{Device, lanes};
+use farfork_fabric::tcp::{SOCKET_EXTENSION, Server, ServerSettings};
 use farfork_fabric::{Region, RegionKey, Regions, SharedKey};
-use farfork_image::catalog::Catalog;
+use farfork_image::catalog::{Catalog, discard};
+use farfork_image::holds::{self, HoldError};
 use farfork_pool::{ImageId, Pool, PoolError};
-use farfork_types::Cid;
+use farfork_types::{Cid, TlsFiles};
 
+use crate::certificates::renewed;
 use crate::error::FarError;
+use crate::lineage::Lineage;
 use crate::protocol::{self, Found, PageRange, Question};
+use crate::wanted;
+
+/// Ways to a server beside TCP.
+#[derive(Debug, Default)]
+pub struct Offers<'o> {
+    /// Directory for the socket at which far processes of this host find it. They read through shared memory.
+    pub local: Option<&'o Path>,
+    /// Device by which others may read. What it carries is not encrypted.
+    pub rdma: Option<Device>,
+}
 
 /// A running server of far memory. It stops when it is dropped.
 pub struct FarServer(Server);
 
 impl FarServer {
-    /// Serves the images of the pools at `pools` to nodes that have `key`.
+    /// Serves the images of the pools at `pools` to nodes that have `key` and, with `tls`, a certificate of the
+    /// authority there. They use the best of the ways that are offered.
     ///
     /// # Errors
-    /// A pool cannot be opened, or `listen` is not an address of this machine or is taken.
-    pub fn start(listen: &str, pools: &[&Path], key: SharedKey) -> Result<FarServer, FarError> {
+    /// A pool cannot be opened, files of `tls` cannot be used, or `listen` is not an address of this machine or is taken.
+    pub fn start(
+        listen: &str,
+        pools: &[&Path],
+        key: SharedKey,
+        tls: Option<&TlsFiles>,
+        offers: Offers<'_>,
+    ) -> Result<FarServer, FarError> {
+        let certificates = tls.map(renewed).transpose()?;
         let pools = pools.iter().map(|path| Pool::open(path)).collect::<Result<Vec<_>, _>>()?;
         let regions = Arc::new(Regions::new());
         let shelf = Shelf { pools, regions: Arc::clone(&regions), served: Mutex::default() };
         let failed = || FarError::io("listen on", listen);
         let listener = TcpListener::bind(listen).map_err(failed())?;
+        let lanes = offers.rdma.map(|device| lanes(device, &regions));
         let mut settings = ServerSettings::new(regions, key.alone());
+        settings.lanes = lanes;
+        settings.certificates = certificates;
         settings.service = Arc::new(move |request| shelf.answer(request));
+        let port = listener.local_addr().map_err(failed())?.port();
+        settings.local =
+            offers.local.map(|local| local.join(format!("far-{port}.{SOCKET_EXTENSION}")));
         Ok(FarServer(Server::start(listener, settings).map_err(failed())?))
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.0.address()
+    }
+
+    /// The socket of this host at which shared memory is offered; `None` if it is not.
+    pub fn local(&self) -> Option<&Path> {
+        self.0.local()
     }
 
     /// Bytes of images that were sent so far.
@@ -68,6 +101,28 @@ impl Shelf {
                 let pages = self.pages(cid).map_err(|error| error.to_string())?;
                 Ok(protocol::encode(&pages))
             }
+            Some(Question::Record { cid }) => {
+                let record =
+                    self.record(Cid::from_bytes(cid)).map_err(|error| error.to_string())?;
+                Ok(protocol::encode(&record))
+            }
+            Some(Question::Hold { cid, holder }) => {
+                self.hold(Cid::from_bytes(cid), &holder)?;
+                Ok(Vec::new())
+            }
+            Some(Question::Release { cid, holder }) => {
+                self.release(Cid::from_bytes(cid), &holder)?;
+                Ok(Vec::new())
+            }
+            Some(Question::Again { cid }) => {
+                let image = Cid::from_bytes(cid).to_string();
+                let found = self.find(&image).map_err(|error| error.to_string())?;
+                let found = found.ok_or_else(|| format!("it has no image {image}"))?;
+                Ok(protocol::encode(&found))
+            }
+            // The agents of this machine note it.
+            Some(Question::Touched { .. } | Question::Clones { .. }) => Ok(Vec::new()),
+            Some(Question::Sources { .. }) => Ok(protocol::encode(&Lineage::default())),
             None => {
                 Err("it does not know this call: use one version of farfork on both sides"
                     .to_owned())
@@ -113,39 +168,51 @@ impl Shelf {
         Ok(found(key))
     }
 
-    /// Pages that clones were seen to touch, or that were declared hot.
-    fn pages(&self, cid: Cid) -> Result<Vec<PageRange>, PoolError> {
+    /// Keeps an image for a pool of another node.
+    fn hold(&self, cid: Cid, holder: &str) -> Result<(), String> {
+        let mut refused = format!("it has no image {cid}");
         for pool in &self.pools {
-            match pool.access(cid) {
-                Ok(bits) => {
-                    let sets = [&bits.hot, &bits.accessed, &bits.dirtied];
-                    let words = sets.iter().map(|set| set.len()).max().unwrap_or(0);
-                    let word = |at: usize| {
-                        sets.iter().fold(0, |all, set| all | set.get(at).copied().unwrap_or(0))
-                    };
-                    return Ok(ranges((0..words).map(word)));
-                }
+            match holds::hold(pool, cid, holder) {
+                Ok(()) => return Ok(()),
+                Err(HoldError::Pool(PoolError::NoImage { .. })) => {}
+                Err(error) => refused = error.to_string(),
+            }
+        }
+        Err(refused)
+    }
+
+    /// An image without a name is removed, as by the command that takes the last one away.
+    fn release(&self, cid: Cid, holder: &str) -> Result<(), String> {
+        for pool in &self.pools {
+            let was_held = holds::release(pool, cid, holder).map_err(|error| error.to_string())?;
+            if was_held {
+                discard(pool, cid).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was recorded of a virtual machine.
+    fn record(&self, cid: Cid) -> Result<Vec<PageRange>, PoolError> {
+        for pool in &self.pools {
+            match wanted::record(pool, cid) {
                 Err(PoolError::NoImage { .. }) => {}
-                Err(error) => return Err(error),
+                found => return found,
             }
         }
         Ok(Vec::new())
     }
-}
 
-/// The set bits of words, side by side.
-fn ranges(words: impl Iterator<Item = u64>) -> Vec<PageRange> {
-    let mut ranges: Vec<PageRange> = Vec::new();
-    for (index, word) in words.enumerate() {
-        for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
-            let page = index as u64 * 64 + bit;
-            match ranges.last_mut() {
-                Some((start, count)) if *start + *count == page => *count += 1,
-                _ => ranges.push((page, 1)),
+    /// Pages that clones are known to need.
+    fn pages(&self, cid: Cid) -> Result<Vec<PageRange>, PoolError> {
+        for pool in &self.pools {
+            match wanted::pages(pool, cid) {
+                Err(PoolError::NoImage { .. }) => {}
+                found => return found,
             }
         }
+        Ok(Vec::new())
     }
-    ranges
 }
 
 /// The file of an image. Images do not change; should one, its bytes are not served any more.
@@ -184,20 +251,16 @@ impl Region for ImageRegion {
         // After the read: bytes that were read before a change are right.
         self.check()
     }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
-
-    #[test]
-    fn set_bits_are_ranges() {
-        let words = [0b1011, 1 << 63, 1, 0];
-        assert_eq!(ranges(words.into_iter()), [(0, 2), (3, 1), (127, 2)]);
-        assert_eq!(ranges([u64::MAX, u64::MAX].into_iter()), [(0, 128)]);
-        assert_eq!(ranges([].into_iter()), []);
-    }
 
     #[test]
     fn a_changed_file_is_not_served() {

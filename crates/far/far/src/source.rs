@@ -2,15 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use farfork_fabric::tcp::{ClientSettings, TcpFabric};
-use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment};
-use farfork_types::{Cid, PAGE_BYTES};
+use farfork_fabric::tcp::ClientSettings;
+use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment, connect_nearest};
+use farfork_types::{Cid, PAGE_BYTES, TlsFiles};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::certificates::certificates_at;
+use crate::error::FarError;
 use crate::keyfile::key_at;
+use crate::lineage::Lineage;
 use crate::protocol::{self, Found, PageRange, Question};
 
 /// Between two attempts to connect.
@@ -19,8 +23,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// again by the kernel, and requests that wait behind it must not wait for a deadline each.
 const COOLDOWN: Duration = Duration::from_secs(1);
 
+/// How long a node may take to answer what is asked again and again.
+pub const SHORT_LIMIT: Duration = Duration::from_millis(500);
+
+/// Numbers of pages in one message, which has at most 64 KiB.
+const NUMBERS_AT_ONCE: usize = 8192;
+
 /// How much of an image's beginning is read when it is found. The metadata of most images fits.
 const FRONT_BYTES: u64 = 256 << 10;
+
+const ODD_ANSWER: &str = "the answer is not one of this version of farfork";
 
 /// Why a read failed, in words.
 pub type Cause = String;
@@ -32,6 +44,9 @@ pub struct SourceAt {
     pub address: String,
     /// File of the key that both have. A file that lies in the directory of the mount goes with the image.
     pub key: PathBuf,
+    /// The files that prove this node beside the key. With them, the serving node must prove itself, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsFiles>,
 }
 
 /// A serving node.
@@ -39,6 +54,7 @@ pub struct Source {
     address: String,
     /// The file of the shared key. It is read for each connection: a wrong key can be put right.
     key: PathBuf,
+    tls: Option<TlsFiles>,
     deadline: Duration,
     link: Mutex<Links>,
     /// The last failure of the whole source.
@@ -54,7 +70,7 @@ struct Links {
 
 #[derive(Clone)]
 struct Link {
-    fabric: Arc<TcpFabric>,
+    fabric: Arc<dyn Fabric>,
     number: u64,
 }
 
@@ -75,8 +91,16 @@ pub struct FarImage {
     pub source: Arc<Source>,
 }
 
+/// An image as it was found.
+pub struct FoundImage {
+    pub image: FarImage,
+    /// Whether others own parts of it.
+    pub has_owners: bool,
+}
+
 impl FarImage {
-    /// An image that was found before. Its key is asked for when it is read.
+    /// An image that was found before. Its key is asked for when it is read. Without a first page, the key of the
+    /// connection alone proves that it is the same.
     pub fn known(
         source: Arc<Source>,
         cid: Cid,
@@ -116,15 +140,15 @@ enum Failed {
 impl Source {
     /// A source. Each read and call ends within `deadline`.
     pub fn new(at: &SourceAt, deadline: Duration) -> Source {
-        let SourceAt { address, key } = at.clone();
+        let SourceAt { address, key, tls } = at.clone();
         let (link, failed) = (Mutex::default(), Mutex::default());
-        Source { address, key, deadline, link, failed }
+        Source { address, key, tls, deadline, link, failed }
     }
 
     /// Where it is.
     #[cfg(test)]
     pub fn at(&self) -> SourceAt {
-        SourceAt { address: self.address.clone(), key: self.key.clone() }
+        SourceAt { address: self.address.clone(), key: self.key.clone(), tls: self.tls.clone() }
     }
 
     /// Connects, if there is no connection. A command that waits for a first connection gets the reason at
@@ -137,21 +161,39 @@ impl Source {
         }
     }
 
+    /// The files that prove this node to it beside a key.
+    pub fn tls(&self) -> Option<&TlsFiles> {
+        self.tls.as_ref()
+    }
+
     /// As it stands in messages.
     pub fn name(&self) -> String {
         format!("tcp://{}", self.address)
     }
 
+    /// The transport of the present connection; `None` without one.
+    pub fn transport(&self) -> Option<&'static str> {
+        self.living_link().map(|link| link.fabric.name())
+    }
+
+    /// Whether bytes of this image are read at present without any code of its node; `None` without a connection.
+    pub fn is_one_sided(&self, image: &FarImage) -> Option<bool> {
+        let link = self.living_link()?;
+        let (number, key) = *free(&image.key)?;
+        Some(number == link.number && link.fabric.is_one_sided_for(&key))
+    }
+
     /// The image with this name or id.
-    pub fn find(self: &Arc<Self>, image: &str) -> Result<FarImage, Cause> {
+    pub fn find(self: &Arc<Self>, image: &str) -> Result<FoundImage, Cause> {
         // A command asks for a new attempt.
         *locked(&self.failed) = None;
         self.within_deadline(|deadline| {
             let link = self.link(deadline)?;
-            let found = self.ask(&link, image, deadline)?;
+            let question = Question::Find { image: image.to_owned() };
+            let found: Found = self.ask(&link, &question, deadline)?;
             let key = found.key().ok_or_else(odd_answer)?;
             let front = self.front(&link, key, found.bytes, FRONT_BYTES, deadline)?;
-            Ok(FarImage {
+            let image = FarImage {
                 cid: Cid::from_bytes(found.cid),
                 bytes: found.bytes,
                 modified_unix_ns: found.modified_unix_ns,
@@ -160,51 +202,125 @@ impl Source {
                 front,
                 key: Mutex::new((link.number, key)),
                 source: Arc::clone(self),
-            })
+            };
+            Ok(FoundImage { image, has_owners: found.owned_elsewhere > 0 })
         })
+    }
+
+    /// Pages of a virtual machine's memory that its machines are known to need, in their order.
+    pub fn record(&self, cid: Cid) -> Result<Vec<PageRange>, Cause> {
+        let question = Question::Record { cid: cid.to_bytes() };
+        self.within_deadline(|deadline| self.ask(&self.link(deadline)?, &question, deadline))
     }
 
     /// The pages of an image that should come first.
     pub fn pages(&self, cid: Cid) -> Result<Vec<PageRange>, Cause> {
-        let question = protocol::encode(&Question::Pages { cid: cid.to_bytes() });
-        self.within_deadline(|deadline| {
-            let link = self.link(deadline)?;
-            let answer = link.fabric.call(&question, deadline);
-            let answer = answer.map_err(|error| self.failure(&link, error))?;
-            protocol::decode(&answer).ok_or_else(odd_answer)
-        })
+        let question = Question::Pages { cid: cid.to_bytes() };
+        self.within_deadline(|deadline| self.ask(&self.link(deadline)?, &question, deadline))
     }
 
-    /// Bytes of an image, at most [`MAX_SEGMENT_BYTES`](farfork_fabric::MAX_SEGMENT_BYTES). The range lies
-    /// within the image.
-    pub fn read(&self, image: &FarImage, offset: u64, bytes: u32) -> Result<Vec<u8>, Cause> {
-        let end = offset + u64::from(bytes);
-        if let Some(known) = image.front.get(offset as usize..end as usize) {
-            return Ok(known.to_vec());
+    /// The same by a deadline that is not that of reads: when it passes, the connection and others that use it stay as
+    /// they are.
+    pub fn pages_by(&self, cid: Cid, deadline: Instant) -> Result<Vec<PageRange>, Cause> {
+        let link = self.living_link().ok_or_else(|| format!("{} is not connected", self.name()))?;
+        let question = Question::Pages { cid: cid.to_bytes() };
+        let answer = link.fabric.call(&protocol::encode(&question), deadline);
+        let answer = answer.map_err(|error| error.to_string())?;
+        protocol::decode(&answer).ok_or_else(|| ODD_ANSWER.to_owned())
+    }
+
+    /// Has the node of an image know which pages clones needed. What it does not get by the deadline is lost: it serves
+    /// speed alone.
+    pub fn say_touched(&self, cid: Cid, pages: &[u32], deadline: Instant) {
+        let Some(link) = self.living_link() else { return };
+        for pages in pages.chunks(NUMBERS_AT_ONCE) {
+            let question = Question::Touched { cid: cid.to_bytes(), pages: pages.to_vec() };
+            if link.fabric.call(&protocol::encode(&question), deadline).is_err() {
+                return;
+            }
         }
-        let read = self.within_deadline(|deadline| {
+    }
+
+    /// Has the node of an image know how many clones at this one may fetch pages of it.
+    pub fn say_clones(&self, cid: Cid, node: [u8; 16], clones: u32) {
+        let Some(link) = self.living_link() else { return };
+        let question = Question::Clones { cid: cid.to_bytes(), node, clones };
+        let _ = link.fabric.call(&protocol::encode(&question), Instant::now() + SHORT_LIMIT);
+    }
+
+    /// The connection, if there is one. It does not wait for one that is being made, which may take until a deadline.
+    fn living_link(&self) -> Option<Link> {
+        free(&self.link)?.current.clone().filter(|link| link.fabric.broken().is_none())
+    }
+
+    /// Whether the node of an image waits for this one to let go of it. One that does not answer does not.
+    pub fn is_closing(&self, image: &FarImage) -> bool {
+        let Some(link) = self.living_link() else { return false };
+        let question = Question::Again { cid: image.cid.to_bytes() };
+        let answer = self.ask::<Found>(&link, &question, Instant::now() + SHORT_LIMIT);
+        answer.is_ok_and(|found| found.is_closing)
+    }
+
+    /// Which parts of an image others own.
+    pub fn lineage(&self, image: &FarImage) -> Result<Lineage, Cause> {
+        let question = Question::Sources { cid: image.cid.to_bytes() };
+        let lineage: Lineage =
+            self.within_deadline(|deadline| self.ask(&self.link(deadline)?, &question, deadline))?;
+        let wrong = |why| format!("the list of its parts that other nodes have is wrong: {why}");
+        lineage.check(image.bytes).map_err(wrong)?;
+        Ok(lineage)
+    }
+
+    /// When a read ends that begins now.
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// Bytes of an image by offset and length, each at most
+    /// [`MAX_SEGMENT_BYTES`](farfork_fabric::MAX_SEGMENT_BYTES). The ranges lie within the image.
+    pub fn read(
+        &self,
+        deadline: Instant,
+        image: &FarImage,
+        ranges: &[(u64, u32)],
+    ) -> Result<Vec<Vec<u8>>, Cause> {
+        let end = |(offset, bytes): &(u64, u32)| (offset + u64::from(*bytes)) as usize;
+        let in_front = |range: &(u64, u32)| image.front.get(range.0 as usize..end(range));
+        if let Some(known) = ranges.iter().map(in_front).collect::<Option<Vec<_>>>() {
+            return Ok(known.into_iter().map(<[u8]>::to_vec).collect());
+        }
+        let read = self.before(deadline, |deadline| {
             let link = self.link(deadline)?;
             let key = self.key_of(image, &link, deadline)?;
-            let segment = Segment { key, offset, bytes };
-            let read = link.fabric.submit(&[segment], deadline).and_then(Batch::wait);
-            let read = read.map_err(|error| {
+            let segment =
+                |(offset, bytes): &(u64, u32)| Segment { key, offset: *offset, bytes: *bytes };
+            let segments: Vec<Segment> = ranges.iter().map(segment).collect();
+            let read = link.fabric.submit(&segments, deadline).and_then(Batch::wait);
+            read.map_err(|error| {
                 if is_of_key(&error) {
                     // The key of the next attempt is a new one.
                     locked(&image.key).0 = 0;
                 }
                 self.failure(&link, error)
-            })?;
-            Ok(read.into_iter().next().unwrap_or_default())
+            })
         })?;
-        image.fetched_bytes.fetch_add(read.len() as u64, Ordering::Relaxed);
+        let bytes = read.iter().map(|part| part.len() as u64).sum();
+        image.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(read)
     }
 
     fn within_deadline<T>(
         &self,
+        attempt: impl FnMut(Instant) -> Result<T, Failed>,
+    ) -> Result<T, Cause> {
+        self.before(self.deadline(), attempt)
+    }
+
+    fn before<T>(
+        &self,
+        deadline: Instant,
         mut attempt: impl FnMut(Instant) -> Result<T, Failed>,
     ) -> Result<T, Cause> {
-        let deadline = Instant::now() + self.deadline;
         let mut last = None;
         loop {
             if let Some(cause) = self.failed_lately() {
@@ -257,15 +373,17 @@ impl Source {
         if timeout.is_zero() {
             return Err(Failed::TooLate);
         }
-        let settings = ClientSettings { timeout, ..ClientSettings::default() };
-        let shared = key_at(&self.key).map_err(|error| Failed::Source(error.to_string()))?;
-        let fabric =
-            TcpFabric::connect(&self.address, &shared, settings).map_err(|error| match error {
-                FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
-                _ => Failed::Source(error.to_string()),
-            })?;
+        let unusable = |error: FarError| Failed::Source(error.to_string());
+        let certificates = self.tls.as_ref().map(certificates_at).transpose().map_err(unusable)?;
+        let settings = ClientSettings { timeout, certificates, ..ClientSettings::default() };
+        let shared = key_at(&self.key).map_err(unusable)?;
+        let fabric = connect_nearest(&self.address, &shared, settings);
+        let fabric = fabric.map_err(|error| match error {
+            FabricError::Connect { .. } => Failed::ForNow(error.to_string()),
+            _ => Failed::Source(error.to_string()),
+        })?;
         links.count += 1;
-        let link = Link { fabric: Arc::new(fabric), number: links.count };
+        let link = Link { fabric, number: links.count };
         links.current = Some(link.clone());
         Ok(link)
     }
@@ -290,9 +408,13 @@ impl Source {
         }
     }
 
-    fn ask(&self, link: &Link, image: &str, deadline: Instant) -> Result<Found, Failed> {
-        let question = protocol::encode(&Question::Find { image: image.to_owned() });
-        let answer = link.fabric.call(&question, deadline);
+    fn ask<A: DeserializeOwned>(
+        &self,
+        link: &Link,
+        question: &Question,
+        deadline: Instant,
+    ) -> Result<A, Failed> {
+        let answer = link.fabric.call(&protocol::encode(question), deadline);
         let answer = answer.map_err(|error| self.failure(link, error))?;
         protocol::decode(&answer).ok_or_else(odd_answer)
     }
@@ -324,12 +446,17 @@ impl Source {
         if known.0 == link.number {
             return Ok(known.1);
         }
-        let found = self.ask(link, &image.cid.to_string(), deadline)?;
+        let question = Question::Again { cid: image.cid.to_bytes() };
+        let found: Found = self.ask(link, &question, deadline)?;
         let key = found.key().ok_or_else(odd_answer)?;
         let is_same = (found.cid, found.bytes, found.modified_unix_ns)
             == (image.cid.to_bytes(), image.bytes, image.modified_unix_ns);
-        if !is_same || self.front(link, key, found.bytes, PAGE_BYTES, deadline)? != image.first_page
-        {
+        let begins_alike = || -> Result<bool, Failed> {
+            let known = &image.first_page;
+            Ok(known.is_empty()
+                || self.front(link, key, found.bytes, PAGE_BYTES, deadline)? == *known)
+        };
+        if !is_same || !begins_alike()? {
             let (source, cid) = (self.name(), image.cid);
             return Err(Failed::Image(format!("{source} has another image {cid} than before")));
         }
@@ -345,7 +472,16 @@ fn is_of_key(error: &FabricError) -> bool {
 }
 
 fn odd_answer() -> Failed {
-    Failed::Image("the answer is not one of this version of farfork".to_owned())
+    Failed::Image(ODD_ANSWER.to_owned())
+}
+
+/// What is locked, unless another thread has it.
+fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_node_is_one_as_long_as_it_is_used_and_its_key_is_the_same() {
-        let at = |key: &str| SourceAt { address: "10.0.0.1:7".into(), key: key.into() };
+        let at = |key: &str| SourceAt { address: "10.0.0.1:7".into(), key: key.into(), tls: None };
         let sources = Sources::new(None, Duration::from_secs(1));
         assert!(sources.of(None).is_err());
         let one = sources.of(Some(&at("a"))).unwrap();

@@ -1,25 +1,30 @@
 //! Starting the far process of a source when a command needs it.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farfork_mount::close_output;
+use farfork_types::{Cid, TlsFiles};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use crate::control::{Answer, Ask, Status, ask};
 use crate::error::FarError;
+use crate::holder_lock::HolderLock;
 use crate::place::Place;
+use crate::place_lock::PlaceLock;
+use crate::protocol::PageRange;
 use crate::source::SourceAt;
 
 /// How long a far process may take to mount.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a command looks for a far process that its holder is about to start.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What the far process of `place` has done; an error if none runs.
 ///
@@ -66,6 +71,31 @@ fn search(
     }
 }
 
+/// The pages of an image of `place` that clones were seen to need, in the order in which they should come. The answer
+/// takes `limit` at most.
+///
+/// # Errors
+/// As with [`ask`]; the far process does not know the image, or its node does not answer in time.
+pub fn touched(place: &Place, cid: Cid, limit: Duration) -> Result<Vec<PageRange>, FarError> {
+    let limit_ms = limit.as_millis() as u64;
+    match ask(&place.socket(), &Ask::Touched { cid: cid.to_string(), limit_ms })? {
+        Answer::Touched { ranges } => Ok(ranges),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Which pages of a virtual machine's image its machines needed at the source of `place`: pages side by side, in the
+/// order in which they were needed.
+///
+/// # Errors
+/// As with [`find`].
+pub fn record(place: &Place, image: &str) -> Result<Vec<PageRange>, FarError> {
+    match ask(&place.socket(), &Ask::Record { image: image.to_owned() })? {
+        Answer::Recorded { pages } => Ok(pages),
+        other => Err(unexpected(other)),
+    }
+}
+
 /// Ends the far process of `place`.
 ///
 /// # Errors
@@ -90,16 +120,24 @@ fn unexpected(answer: Answer) -> FarError {
 /// # Errors
 /// It cannot be started, or says why it has ended.
 pub fn ensure(place: &Place, command: &[OsString]) -> Result<(), FarError> {
-    let directory = place.directory();
-    let failed = || FarError::io("start a far process in", directory);
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed())?;
-    let mut options = OpenOptions::new();
-    let lock = options.write(true).create(true).truncate(false).mode(0o600).open(place.lock());
-    let lock = lock.map_err(failed())?;
+    ensure_with(place, command, None)
+}
+
+/// The same for a source that is to be proved with the files `tls`, which stand in `command`, too.
+///
+/// # Errors
+/// As with [`ensure`]; [`FarError::OtherTls`] if it is mounted without them, or with others.
+pub fn ensure_with(
+    place: &Place,
+    command: &[OsString],
+    tls: Option<&TlsFiles>,
+) -> Result<(), FarError> {
+    let failed = || FarError::io("start a far process in", place.directory());
     // Of several commands one starts it.
-    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed()(errno.into()))?;
-    if status(place).is_ok() {
-        return Ok(());
+    let _lock = PlaceLock::wait(place).map_err(failed())?;
+    match living_status(place)? {
+        Some(status) if !is_replaced(place, &status, tls)? => return Ok(()),
+        _ => {}
     }
     let mut child = start(place, command).map_err(failed())?;
     match await_ready(&mut child) {
@@ -116,6 +154,56 @@ pub fn ensure(place: &Place, command: &[OsString]) -> Result<(), FarError> {
             Err(failed()(error))
         }
     }
+}
+
+/// What the far process of `place` has done; `None` if nothing is mounted there. Between the death of a far process and the
+/// start of the next one nothing listens, but its holder lives: a second one would take the mount away from clones.
+fn living_status(place: &Place) -> Result<Option<Status>, FarError> {
+    let until = Instant::now() + START_TIMEOUT;
+    loop {
+        let error = match status(place) {
+            Ok(status) => return Ok(Some(status)),
+            Err(error) => error,
+        };
+        let is_absent = is_absent(&error);
+        let failed = FarError::io("look for the holder of far memory in", place.directory());
+        if is_absent && !HolderLock::is_held(place).map_err(failed)? {
+            return Ok(None);
+        }
+        if !is_absent && !is_cut_off(&error) || Instant::now() >= until {
+            return Err(error);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Whether the far process was killed before it answered.
+fn is_cut_off(error: &FarError) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let kinds = [BrokenPipe, ConnectionReset, UnexpectedEof];
+    matches!(error, FarError::Io { source, .. } if kinds.contains(&source.kind()))
+}
+
+/// Whether nothing listens there.
+fn is_absent(error: &FarError) -> bool {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+    matches!(error, FarError::Io { source, .. } if kinds.contains(&source.kind()))
+}
+
+/// Whether the mount of a far process gives way to another one. A command that gives certificates must not go on
+/// without them; one that gives none may use a mount that has some. A mount without images, as a refusal leaves
+/// it, is not worth keeping.
+fn is_replaced(place: &Place, status: &Status, tls: Option<&TlsFiles>) -> Result<bool, FarError> {
+    let mounted = match &status.tls {
+        found if tls.is_none() || found.as_ref() == tls => return Ok(false),
+        None => "without certificates",
+        Some(_) => "with other certificates",
+    };
+    if status.images.is_empty() && stop(place).is_ok() {
+        return Ok(true);
+    }
+    let source_address = status.source.trim_start_matches("tcp://").to_owned();
+    Err(FarError::OtherTls { source_address, mounted })
 }
 
 /// Waits until the far process says that it listens; false if it has ended.
@@ -140,12 +228,6 @@ pub(crate) fn say_ready() -> io::Result<()> {
     // It may have gone.
     let _ = output.write_all(b"\n").and_then(|()| output.flush());
     close_output()
-}
-
-/// The command that waits sees the end of its pipe when no process has the other end.
-pub(crate) fn close_output() -> io::Result<()> {
-    let nothing = File::options().write(true).open("/dev/null")?;
-    Ok(rustix::stdio::dup2_stdout(&nothing)?)
 }
 
 fn start(place: &Place, command: &[OsString]) -> io::Result<Child> {
