@@ -25,7 +25,7 @@ use crate::model::{Model, WINDOW_WORDS};
 use crate::store::Draft;
 
 /// Version of the format.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farfarch");
 const END: u64 = u64::from_le_bytes(*b"farfend\0");

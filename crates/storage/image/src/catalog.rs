@@ -6,7 +6,10 @@
 mod name;
 
 use farfork_pool::{NamedImage, Pool, PoolError};
+use farfork_sys::network_lock;
 use farfork_types::Cid;
+
+use crate::format::Image;
 
 pub use name::{ImageName, ParseNameError};
 
@@ -81,6 +84,20 @@ impl<'p> Catalog<'p> {
         }
         Ok(removed)
     }
+}
+
+/// Removes an image if it has no name any more, and unlocks its connections. Returns whether it is gone.
+///
+/// # Errors
+/// [`PoolError::Gone`], [`PoolError::Io`].
+pub fn discard(pool: &Pool, cid: Cid) -> Result<bool, PoolError> {
+    let image = Image::read(pool, cid).ok();
+    let is_gone = pool.remove_unnamed(cid)?;
+    if is_gone && let Some(connection) = image.iter().flat_map(|i| i.model.connections()).next() {
+        // A clone that has taken over the connections has removed the lock.
+        let _ = network_lock::unlock(None, &connection.lock);
+    }
+    Ok(is_gone)
 }
 
 fn read(named: &NamedImage) -> Option<Named> {

@@ -3,6 +3,8 @@
 use farfork_pool::PoolError;
 use farfork_types::Cid;
 
+use crate::catalog::ImageName;
+
 /// Why an image could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -45,6 +47,17 @@ pub enum ImageError {
         node: String,
         /// What differs.
         what: &'static str,
+    },
+    /// Another node has not all bytes of the image, and reads them here.
+    #[error(
+        "cannot move parts of image {cid} elsewhere: another node has parts of it here only ({hold}); bring them \
+         back there first (`farfork images tier --back`)"
+    )]
+    Held {
+        /// The image.
+        cid: Cid,
+        /// The name by which the other pool holds it.
+        hold: ImageName,
     },
     /// Another node serves the image's own file.
     #[error(

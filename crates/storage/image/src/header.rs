@@ -16,7 +16,7 @@ use crate::error::ImageError;
 use crate::layout::DATA_AT;
 
 /// Version of the header, and of the metadata of processes.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkI");
 

@@ -284,7 +284,7 @@ impl Memory {
     /// The same with its guard regions: mappings of the clone begin and end where these do, or go on
     /// from one to the next.
     pub fn whole_spans(&self) -> impl Iterator<Item = MappedSpan> {
-        let shows_pool = |region: &&Region| region.shows_pool();
+        let shows_pool = |region: &&Region| !self.is_copied && region.shows_pool();
         self.regions.iter().filter(shows_pool).flat_map(|region| {
             let segments = self.stored.segments_in(region.start, region.end);
             segments.map(|segment| {

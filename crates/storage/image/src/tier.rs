@@ -15,13 +15,14 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use farfork_pool::{FarParts, Held, ImageFile, Pool};
-use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES, TlsFiles};
 
 use crate::archive::Progress;
 use crate::chunked::Chunked;
 use crate::error::ImageError;
 use crate::format::{chunk_offset, far_chunks};
 use crate::header::FileHeader;
+use crate::holds;
 
 /// Another node, as an image in the pool names it.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct FarNode {
     pub address: String,
     /// The file of the key that this node needs.
     pub key: std::path::PathBuf,
+    /// The files that prove this node to it beside the key; none without TLS.
+    pub tls: Option<TlsFiles>,
     /// Limit of a read from there, in milliseconds.
     pub deadline_ms: u64,
 }
@@ -98,7 +101,8 @@ fn place_of(image: &Chunked, chunk: usize) -> Range<u64> {
 /// they map. Without far chunks the image is whole again, and needs no node.
 ///
 /// # Errors
-/// [`ImageError::OtherFar`]: the node has other bytes; [`ImageError::Damaged`]; [`ImageError::Pool`]. The
+/// [`ImageError::OtherFar`]: the node has other bytes; [`ImageError::Held`]: another node counts on these
+/// bytes; [`ImageError::Damaged`]; [`ImageError::Pool`]. The
 /// image stays as it was.
 pub fn retier(
     pool: &Pool,
@@ -107,6 +111,16 @@ pub fn retier(
     node: &FarNode,
     progress: Progress<'_>,
 ) -> Result<(), ImageError> {
+    // A node that serves this pool's own file has just held it for this pool: that is refused below.
+    let own = holds::holder(pool);
+    let demand_unheld = || -> Result<(), ImageError> {
+        let holds = holds::of(pool, file.id.cid)?;
+        match holds.into_iter().find(|hold| !far.is_empty() && hold.tag() != own) {
+            Some(hold) => Err(ImageError::Held { cid: file.id.cid, hold }),
+            None => Ok(()),
+        }
+    };
+    demand_unheld()?;
     let image = Chunked::read_from(file)?;
     let (metadata, image_bytes) = (image.metadata(file)?, image.id().bytes);
     demand_same(file, &node.address)?;
@@ -116,7 +130,7 @@ pub fn retier(
         image.kept(metadata).into_iter().flat_map(|range| outside(&image, range, far)).collect();
     let mut writer = pool.begin_as(image.id().cid, None)?;
     let parts = side_by_side(far.iter().map(|chunk| place_of(&image, *chunk)));
-    // Room for the table: 16 bytes for each part, and two paths.
+    // Room for the table: 16 bytes for each part, and the paths.
     let table_room = align_table(parts.len());
     let end = image_bytes..image_bytes + table_room;
     let reserved = match parts.is_empty() {
@@ -132,16 +146,18 @@ pub fn retier(
     writer.bytes_mut(size_of::<FileHeader>() as u64..PAGE_BYTES).fill(0);
     let mut kept = near;
     if !parts.is_empty() {
-        let FarNode { address, key, deadline_ms } = node.clone();
-        let table = FarParts { source: address, key, deadline_ms, parts };
+        let FarNode { address, key, tls, deadline_ms } = node.clone();
+        let table = FarParts { source: address, key, tls, deadline_ms, parts };
         kept.push(writer.put_far_parts(&table, image_bytes));
     }
     writer.keep_until(&kept, image_bytes)?;
+    let _no_new_hold = pool.lock_names()?;
+    demand_unheld()?;
     Ok(writer.replace()?)
 }
 
 fn align_table(parts: usize) -> u64 {
-    farfork_types::align_up(parts as u64 * 16 + 3 * PAGE_BYTES, PAGE_BYTES)
+    farfork_types::align_up(parts as u64 * 16 + 6 * PAGE_BYTES, PAGE_BYTES)
 }
 
 /// Verifies the checksum of each chunk that stays or comes, and that each that goes is there.

@@ -75,6 +75,12 @@ impl Model {
         demand(self.root().kinship.ended.is_none(), "a root process that has ended")?;
         let has_places = tree::check(&self.members).is_ok();
         demand(has_places, "a process whose session or group cannot be restored")?;
+        let copies =
+            |(index, member): (usize, &Member)| member.memory.is_copied == self.must_copy(index);
+        demand(
+            self.members.iter().enumerate().all(copies),
+            "a process that would map what it may not read",
+        )?;
         self.members.iter().try_for_each(|member| self.validate_member(member))
     }
 

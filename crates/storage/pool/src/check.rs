@@ -7,6 +7,7 @@ use crate::error::PoolError;
 use crate::layout::{IMAGES, NEW, NODES, REMOVED, TABLES, USERS};
 use crate::nodes::NodeId;
 use crate::pool::Pool;
+use crate::regions;
 use crate::superblock::Superblock;
 
 /// What a check found.
@@ -304,9 +305,25 @@ impl Pool {
                     findings.push(Finding::LostOwnership { cid, user: user.clone() });
                 }
             }
+            self.check_regions(&user, findings)?;
             // Under the lock, as is what is put there: a user that has nothing is forgotten.
             let removed = self.directory.remove_directory(&directory);
             removed.map_err(self.directory.failed("remove", &directory))?;
+        }
+        Ok(())
+    }
+
+    fn check_regions(&self, user: &str, findings: &mut Vec<Finding>) -> Result<(), PoolError> {
+        let directory = regions::directory(user);
+        let failed = || self.directory.failed("look at", &directory);
+        let known: Vec<_> = self.regions(user)?.into_iter().map(|region| region.name).collect();
+        for name in self.directory.list(&directory).map_err(failed())? {
+            if !known.contains(&name) {
+                findings.push(Finding::Stray { name: format!("{directory}/{name}") });
+            }
+        }
+        if self.is_directory(&directory)? {
+            self.directory.remove_directory(&directory).map_err(failed())?;
         }
         Ok(())
     }

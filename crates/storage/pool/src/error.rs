@@ -272,8 +272,8 @@ pub enum PoolError {
     },
     /// A user has what the user may have.
     #[error(
-        "no space for user {user} in the pool at {path}: {what}; remove images with `farfork images rm`, \
-         or raise the limit with `farfork pool quota`",
+        "no space for user {user} in the pool at {path}: {what}; remove images with `farfork images rm` and \
+         regions with `farfork region destroy`, or raise the limit with `farfork pool quota`",
         path = path.display()
     )]
     OverQuota {
@@ -314,6 +314,15 @@ pub enum PoolError {
     BadUser {
         /// The name.
         user: String,
+    },
+    /// A region cannot have this name.
+    #[error(
+        "invalid name of a region {name:?}: it has 1 to 200 letters, digits, '.', '_' and '-', and starts with \
+         none of the last two nor '.'"
+    )]
+    BadRegionName {
+        /// The name.
+        name: String,
     },
     /// Something that farfork did not make is in the place of one of the pool's files.
     #[error(

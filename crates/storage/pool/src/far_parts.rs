@@ -10,8 +10,11 @@
 //!  the table, after the last page of the image
 //!       0  deadline of a read, ms   8       24  source, key: bytes   4, 4
 //!       8  parts                    8       32  parts: place, bytes  8, 8
-//!      16  reserved                 8           source, path of the key
+//!      16  bytes of paths for TLS   8           source, path of the key, paths for TLS
 //! ```
+//! Paths for TLS are those of certificate, private key and authority, with a zero byte between two. A table that has
+//! them has version 2, so that an older farfork does not read the image without them; others have version 1.
+//!
 //! Without the magic at 2048 all of the image is in the file. A table whose magic is damaged makes the file
 //! longer than its image, which the formats of images refuse. In the file the parts are holes: they read as
 //! zeros, so nothing may read them there. [`ImageFile`](crate::ImageFile) prevents that.
@@ -24,15 +27,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
+use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES, TlsFiles};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkF");
+/// Of tables without paths for TLS, and with them.
 const VERSION: u32 = 1;
+const TLS_VERSION: u32 = 2;
 /// Where the pointer stands in the file. The formats of images leave the second half of their first page
 /// alone.
 const POINTER_AT: u64 = 2048;
-/// A table of 64 TiB of parts, and two paths.
+/// A table of 64 TiB of parts, and the paths.
 const MOST_TABLE_BYTES: u64 = 2 << 30;
 
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -53,7 +58,7 @@ struct Pointer {
 struct TableHeader {
     deadline_ms: u64,
     parts: u64,
-    reserved: u64,
+    tls_bytes: u64,
     source_bytes: u32,
     key_bytes: u32,
 }
@@ -78,6 +83,8 @@ pub struct FarParts {
     pub source: String,
     /// The file of the key that this node needs. The key itself is nowhere in the pool.
     pub key: PathBuf,
+    /// The files that prove this node to it beside the key; none without TLS.
+    pub tls: Option<TlsFiles>,
     /// Limit of a read from there, in milliseconds.
     pub deadline_ms: u64,
     /// Ranges of the file, in order. They begin at multiples of 2 MiB and end at such, or with the image.
@@ -104,19 +111,20 @@ impl FarParts {
     /// image.
     pub(crate) fn encode(&self, cid: Cid, image_bytes: u64) -> (Vec<u8>, Vec<u8>) {
         let (source, key) = (self.source.as_bytes(), self.key.as_os_str().as_bytes());
+        let tls = self.tls.as_ref().map(encode_files).unwrap_or_default();
         let header = TableHeader {
             deadline_ms: self.deadline_ms,
             parts: self.parts.len() as u64,
-            reserved: 0,
+            tls_bytes: tls.len() as u64,
             source_bytes: source.len() as u32,
             key_bytes: key.len() as u32,
         };
         let part = |part: &Range<u64>| Part { place: part.start, bytes: part.end - part.start };
         let parts: Vec<Part> = self.parts.iter().map(part).collect();
-        let table = [header.as_bytes(), parts.as_bytes(), source, key].concat();
+        let table = [header.as_bytes(), parts.as_bytes(), source, key, &tls].concat();
         let pointer = Pointer {
             magic: MAGIC,
-            version: VERSION,
+            version: if self.tls.is_some() { TLS_VERSION } else { VERSION },
             checksum: 0,
             reserved: 0,
             offset: image_bytes,
@@ -145,8 +153,8 @@ impl FarParts {
         if pointer.magic != MAGIC {
             return Ok(None);
         }
-        if pointer.version != VERSION {
-            let (found, own) = (pointer.version, VERSION);
+        if ![VERSION, TLS_VERSION].contains(&pointer.version) {
+            let (found, own) = (pointer.version, TLS_VERSION);
             let text = format!(
                 "its table of far parts has version {found}, this farfork reads {own}; use the farfork \
                  that made it"
@@ -164,6 +172,9 @@ impl FarParts {
             return Err(damaged());
         }
         let parts = FarParts::decode(&table, pointer.offset).ok_or_else(damaged)?;
+        if parts.tls.is_some() != (pointer.version == TLS_VERSION) {
+            return Err(damaged());
+        }
         Ok(Some((parts, pointer.offset)))
     }
 
@@ -171,7 +182,10 @@ impl FarParts {
         let (header, rest) = TableHeader::read_from_prefix(table).ok()?;
         let parts_bytes = usize::try_from(header.parts).ok()?.checked_mul(size_of::<Part>())?;
         let (parts, rest) = rest.split_at_checked(parts_bytes)?;
-        let (source, key) = rest.split_at_checked(header.source_bytes as usize)?;
+        let (source, rest) = rest.split_at_checked(header.source_bytes as usize)?;
+        let (key, files) = rest.split_at_checked(header.key_bytes as usize)?;
+        let tls_bytes = usize::try_from(header.tls_bytes).ok()?;
+        let tls = if tls_bytes > 0 { Some(decode_files(files)?) } else { None };
         let mut before = CHUNK_BYTES;
         let mut ranges = Vec::new();
         for part in parts.chunks_exact(size_of::<Part>()) {
@@ -186,13 +200,28 @@ impl FarParts {
             before = end;
             ranges.push(place..end);
         }
-        (key.len() == header.key_bytes as usize && !ranges.is_empty()).then_some(FarParts {
+        (files.len() == tls_bytes && !ranges.is_empty()).then_some(FarParts {
             source: String::from_utf8(source.to_vec()).ok()?,
-            key: PathBuf::from(OsStr::from_bytes(key)),
+            key: path(key),
+            tls,
             deadline_ms: header.deadline_ms,
             parts: ranges,
         })
     }
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+fn encode_files(files: &TlsFiles) -> Vec<u8> {
+    [&files.cert, &files.key, &files.ca].map(|path| path.as_os_str().as_bytes()).join(&0)
+}
+
+fn decode_files(bytes: &[u8]) -> Option<TlsFiles> {
+    let paths: Vec<&[u8]> = bytes.split(|byte| *byte == 0).collect();
+    let [cert, key, ca] = paths[..] else { return None };
+    Some(TlsFiles { cert: path(cert), key: path(key), ca: path(ca) })
 }
 
 #[cfg(test)]
@@ -205,7 +234,7 @@ mod tests {
 
     fn parts(of: &[Range<u64>]) -> FarParts {
         let (source, key) = ("10.0.0.1:7".to_owned(), PathBuf::from("/k"));
-        FarParts { source, key, deadline_ms: 5000, parts: of.to_vec() }
+        FarParts { source, key, tls: None, deadline_ms: 5000, parts: of.to_vec() }
     }
 
     fn written(parts: &FarParts) -> File {
@@ -262,6 +291,24 @@ mod tests {
         assert!(FarParts::read(&file, CID).is_ok());
         file.set_len(IMAGE_BYTES + table.len() as u64 - 1).unwrap();
         assert!(FarParts::read(&file, CID).is_err());
+    }
+
+    #[test]
+    fn files_of_tls_come_back_and_are_not_left_out() {
+        let files = |letter: &str| TlsFiles {
+            cert: format!("/{letter}c").into(),
+            key: format!("/{letter}k").into(),
+            ca: "/ca".into(),
+        };
+        let far = FarParts { tls: Some(files("a")), ..several() };
+        let (pointer, table) = far.encode(CID, IMAGE_BYTES);
+        assert_eq!(pointer[8..12], 2u32.to_le_bytes());
+        assert_eq!(table[16..24], 11u64.to_le_bytes());
+        assert!(table.ends_with(b"10.0.0.1:7/k/ac\0/ak\0/ca"));
+        let read = FarParts::read(&written(&far), CID).unwrap();
+        assert_eq!(read, Some((far, IMAGE_BYTES)));
+        assert_eq!(decode_files(b"/a\0/b"), None);
+        assert_eq!(decode_files(b"/a\0/b\0/c\0/d"), None);
     }
 
     #[test]

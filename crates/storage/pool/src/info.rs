@@ -26,7 +26,7 @@ pub struct PoolInfo {
     pub free_bytes: u64,
     /// Bytes that are taken.
     pub used_bytes: u64,
-    /// Bytes of these that no listed image has: of images that are being written, that are removed but
+    /// Bytes of these that no listed image or region has: of images that are being written, that are removed but
     /// still mapped by clones, and of the pool's own files. Known where the pool is a mount of its own.
     pub unlisted_bytes: u64,
     /// The memory cgroup that pays, or that the writer pays and why.
@@ -35,7 +35,7 @@ pub struct PoolInfo {
     pub notes: Vec<String>,
     /// All images.
     pub images: Vec<ImageInfo>,
-    /// Users that have images or limits.
+    /// Users that have images, regions or limits.
     pub users: Vec<UserInfo>,
     /// Names of the nodes that have registered.
     pub nodes: Vec<String>,
@@ -79,7 +79,8 @@ impl Pool {
         let images = self.image_infos()?;
         let (size_bytes, free_bytes) = self.space()?;
         let used_bytes = size_bytes.saturating_sub(free_bytes);
-        let listed: u64 = images.iter().map(|image| image.bytes + image.table_bytes).sum();
+        let of_images: u64 = images.iter().map(|image| image.bytes + image.table_bytes).sum();
+        let listed = of_images + self.bytes_of_regions()?;
         let unlisted_bytes = if self.is_own_mount { used_bytes.saturating_sub(listed) } else { 0 };
         let mut notes = self.notes()?;
         let mut users = Vec::new();
@@ -167,6 +168,7 @@ impl Pool {
         if is_written.map_err(self.directory.failed("look for writers of", USERS))? {
             uses.push("an image is being written".to_owned());
         }
+        uses.extend(self.uses_of_regions()?);
         for node in self.nodes()? {
             let name = &node.name;
             let pins = node.pins.iter().flatten();

@@ -8,8 +8,9 @@ use std::path::Path;
 use farfork_types::Cid;
 
 use crate::error::PoolError;
+use crate::failpoint;
 use crate::layout::NAMES;
-use crate::lock::LockByte;
+use crate::lock::{HeldLock, LockByte};
 use crate::pool::Pool;
 
 /// A name and the image that it means.
@@ -36,6 +37,29 @@ fn meant(target: &str) -> Option<Cid> {
     (target == target_of(cid)).then_some(cid)
 }
 
+/// The lock under which names change. Its holder must not call what takes it again.
+pub struct NamesLock<'p> {
+    pool: &'p Pool,
+    _lock: HeldLock,
+}
+
+impl NamesLock<'_> {
+    /// Lets a name mean `cid`; returns what it meant before.
+    ///
+    /// # Errors
+    /// [`PoolError::Io`].
+    pub fn set(&self, parts: [&str; 3], cid: Cid) -> Result<Option<Cid>, PoolError> {
+        let (path, directory) = (path_of(parts), &self.pool.directory);
+        let failed = || directory.failed("set the name", &path);
+        let before = directory.read_link(&path).map_err(failed())?;
+        let [user, function, _] = parts;
+        directory.make(&format!("{NAMES}/{user}")).map_err(failed())?;
+        directory.make(&format!("{NAMES}/{user}/{function}")).map_err(failed())?;
+        directory.put_link(&target_of(cid), &path).map_err(failed())?;
+        Ok(before.and_then(|target| meant(&target)))
+    }
+}
+
 impl Pool {
     /// The image that a name means. The parts of the name are names of files.
     ///
@@ -58,16 +82,32 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Gone`], [`PoolError::Io`].
     pub fn set_name(&self, parts: [&str; 3], cid: Cid) -> Result<Option<Cid>, PoolError> {
+        self.lock_names()?.set(parts, cid)
+    }
+
+    /// Keeps other processes from changing names, and from removing images that have none.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Io`].
+    pub fn lock_names(&self) -> Result<NamesLock<'_>, PoolError> {
         self.reachable()?;
-        let path = path_of(parts);
-        let _lock = self.take_lock(LockByte::NAMES)?;
-        let failed = || self.directory.failed("set the name", &path);
-        let before = self.directory.read_link(&path).map_err(failed())?;
-        let [user, function, _] = parts;
-        self.directory.make(&format!("{NAMES}/{user}")).map_err(failed())?;
-        self.directory.make(&format!("{NAMES}/{user}/{function}")).map_err(failed())?;
-        self.directory.put_link(&target_of(cid), &path).map_err(failed())?;
-        Ok(before.and_then(|target| meant(&target)))
+        Ok(NamesLock { pool: self, _lock: self.take_lock(LockByte::NAMES)? })
+    }
+
+    /// Removes an image if it has no name. Returns whether it is gone: it may have been before.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`], [`PoolError::Io`].
+    pub fn remove_unnamed(&self, cid: Cid) -> Result<bool, PoolError> {
+        let _lock = self.lock_names()?;
+        if self.names()?.iter().any(|name| name.cid == Some(cid)) {
+            return Ok(false);
+        }
+        failpoint::step();
+        match self.remove(cid) {
+            Ok(()) | Err(PoolError::NoImage { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes a name away, and returns what it meant. The image stays.

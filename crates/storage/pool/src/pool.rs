@@ -263,14 +263,14 @@ impl Pool {
         Ok((system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize))
     }
 
-    /// Bytes of the pool's size that published images do not take.
+    /// Bytes of the pool's size that published images and regions do not take.
     fn left(&self) -> Result<u64, PoolError> {
         let mut used = 0;
         for cid in self.images()? {
             let taken = self.taken(cid).map_err(self.directory.failed("look at", ""))?;
             used += taken.map_or(0, |(image, tables)| image + tables);
         }
-        Ok(self.size.saturating_sub(used))
+        Ok(self.size.saturating_sub(used).saturating_sub(self.bytes_of_regions()?))
     }
 
     /// Looks whether the pool is still there.

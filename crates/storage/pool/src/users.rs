@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  users/USER/CID      an empty link: the image counts towards USER
+//!  users/USER/regions/NAME  a region for objects: see `regions.rs`
 //!  users/USER/quota    magic, version, checksum, bytes, images
 //! ```
 //! The link is made before its image is visible, and taken away after it: one without image counts nothing.
@@ -13,6 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::error::PoolError;
 use crate::layout::USERS;
 use crate::pool::Pool;
+use crate::regions::RegionInfo;
 
 const QUOTA: &str = "quota";
 const MAGIC: u64 = u64::from_le_bytes(*b"farforkQ");
@@ -36,10 +38,17 @@ const _: () = assert!(size_of::<Record>() == 32);
 /// What a user may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Quota {
-    /// Bytes of all images.
+    /// Bytes of all images and regions.
     pub bytes: u64,
     /// Images.
     pub images: u64,
+}
+
+/// What is to count towards a user, besides what the user has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) bytes: u64,
+    pub(crate) images: u64,
 }
 
 impl Quota {
@@ -56,12 +65,28 @@ pub struct UserInfo {
     pub images: u64,
     /// Bytes that they take.
     pub bytes: u64,
-    /// Most bytes; absent if there is no limit.
+    /// Regions for objects.
+    pub regions: Vec<RegionInfo>,
+    /// Most bytes of images and regions; absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
     /// Most images; absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_images: Option<u64>,
+}
+
+impl UserInfo {
+    /// Bytes of the user's regions.
+    pub fn region_bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.bytes).sum()
+    }
+
+    fn things(&self) -> String {
+        match self.regions.len() {
+            0 => format!("{} images", self.images),
+            regions => format!("{} images and {regions} regions", self.images),
+        }
+    }
 }
 
 impl Pool {
@@ -129,6 +154,7 @@ impl Pool {
             user: user.to_owned(),
             images: 0,
             bytes: 0,
+            regions: self.regions(user)?,
             quota_bytes: None,
             quota_images: None,
         };
@@ -145,7 +171,7 @@ impl Pool {
         Ok(info)
     }
 
-    /// All users that have images or limits, and those of their images.
+    /// All users that have images, regions or limits, and those of their images.
     ///
     /// # Errors
     /// [`PoolError::Io`].
@@ -170,21 +196,24 @@ impl Pool {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Refuses one image more, of `bytes`, if that would be more than `user` may have.
-    pub(crate) fn check_quota(&self, user: Option<&str>, bytes: u64) -> Result<(), PoolError> {
+    /// Refuses what would be more than `user` may have.
+    pub(crate) fn check_quota(&self, user: Option<&str>, more: Counts) -> Result<(), PoolError> {
         let Some(user) = user else { return Ok(()) };
         let quota = self.quota(user)?;
         if quota == Quota::NONE {
             return Ok(());
         }
         let has = self.user_info(user)?;
-        let what = match (has.images < quota.images, has.bytes.saturating_add(bytes) <= quota.bytes)
-        {
+        let bytes = has.bytes + has.region_bytes();
+        let is_within = more.images == 0 || has.images < quota.images;
+        let what = match (is_within, bytes.saturating_add(more.bytes) <= quota.bytes) {
             (true, true) => return Ok(()),
             (false, _) => format!("{} images are all that the user may have", quota.images),
             (true, false) => format!(
-                "{bytes} bytes more than the {} of the user's {} images are over the limit of {}",
-                has.bytes, has.images, quota.bytes
+                "{} bytes more than the {bytes} of the user's {} are over the limit of {}",
+                more.bytes,
+                has.things(),
+                quota.bytes
             ),
         };
         Err(PoolError::OverQuota { path: self.path().to_owned(), user: user.to_owned(), what })

@@ -24,6 +24,7 @@ use crate::lock::{self, HeldLock, LockByte};
 use crate::map::SharedMap;
 use crate::placement::Placement;
 use crate::pool::{Pool, random_bytes};
+use crate::users::Counts;
 
 /// Holes that are smaller stay: to give one back splits a huge page.
 const LEAST_HOLE_BYTES: u64 = 64 << 10;
@@ -31,10 +32,12 @@ const LEAST_HOLE_BYTES: u64 = 64 << 10;
 /// An image that is not visible yet. Dropped without [`publish`](ImageWriter::publish), or with its
 /// process, it gives back everything.
 pub struct ImageWriter<'p> {
-    pool: &'p Pool,
+    pub(crate) pool: &'p Pool,
     cid: Cid,
-    user: Option<String>,
-    file: NewFile<'p>,
+    pub(crate) user: Option<String>,
+    pub(crate) file: NewFile<'p>,
+    /// What is to count towards the user.
+    pub(crate) counts: Counts,
     map: Option<SharedMap>,
     /// Bytes that have memory.
     bytes: u64,
@@ -72,6 +75,7 @@ impl Pool {
             cid,
             user: user.map(str::to_owned),
             file,
+            counts: Counts { bytes: 0, images: 1 },
             map: None,
             bytes: 0,
             _writing: writing,
@@ -144,7 +148,12 @@ impl ImageWriter<'_> {
             return Ok(());
         }
         self.pool.intact()?;
-        self.pool.check_quota(self.user.as_deref(), bytes)?;
+        // Of a region, not of whole chunks: what lies beyond is given back.
+        let counts = match self.counts.images {
+            0 => self.counts,
+            _ => Counts { bytes, images: 1 },
+        };
+        self.pool.check_quota(self.user.as_deref(), counts)?;
         self.pool.demand_room(bytes, self.bytes)?;
         let range = self.bytes..bytes;
         if let Err(source) = self.take(&range) {
@@ -331,7 +340,8 @@ impl ImageWriter<'_> {
             _ => {
                 let lock = pool.lock()?;
                 let taken = self.taken()?;
-                pool.check_quota(self.user.as_deref(), taken)?;
+                let counts = Counts { bytes: taken, images: 1 };
+                pool.check_quota(self.user.as_deref(), counts)?;
                 pool.demand_room(taken, taken)?;
                 Some(lock)
             }

@@ -29,6 +29,11 @@ impl Arena {
         window::PLAN + start as u64
     }
 
+    /// Goes on at the start of a page, and returns its address.
+    pub fn page(&mut self) -> u64 {
+        self.put(&[], PAGE_BYTES as usize)
+    }
+
     /// Puts in a text with its NUL and returns its address.
     pub fn text(&mut self, text: &[u8]) -> u64 {
         let with_nul = [text, b"\0"].concat();

@@ -192,15 +192,20 @@ impl Region {
     fn is_huge(&self) -> bool {
         self.traits.page_shift != 0
     }
-
-    /// Whether it can only be written before it gets its protection.
-    fn is_filled_first(&self) -> bool {
-        let is_writable = self.prot & libc::PROT_WRITE as u32 != 0;
-        self.must_be_anonymous() && !self.traits.droppable && !is_writable
-    }
 }
 
 impl Compiler<'_> {
+    /// Whether what is stored of it is copied at the start, and not mapped.
+    fn is_copied(&self, region: &Region) -> bool {
+        region.must_be_anonymous() || self.member.memory.is_copied && region.shows_pool()
+    }
+
+    /// Whether it can only be written before it gets its protection.
+    fn is_filled_first(&self, region: &Region) -> bool {
+        let is_writable = region.prot & libc::PROT_WRITE as u32 != 0;
+        self.is_copied(region) && !region.traits.droppable && !is_writable
+    }
+
     fn pieces(&self) -> Vec<Piece> {
         let regions = self.member.memory.regions.iter().enumerate();
         let regions = regions.filter(|(_, region)| region.object().is_none());
@@ -223,7 +228,9 @@ impl Compiler<'_> {
             if at < from {
                 pieces.push(piece(at, from, unstored(region, at)));
             }
-            pieces.push(piece(from, to, Source::Pool(segment.offset(from))));
+            let stored = Source::Pool(segment.offset(from));
+            let is_copied = self.member.memory.is_copied;
+            pieces.push(piece(from, to, if is_copied { Source::Zeros } else { stored }));
             at = to;
         }
         if at < region.end {
@@ -246,7 +253,7 @@ impl Compiler<'_> {
             }
             Source::Zeros => {
                 let flags = anonymous_flags(region);
-                let prot = if region.is_filled_first() { READ_WRITE } else { prot };
+                let prot = if self.is_filled_first(region) { READ_WRITE } else { prot };
                 let what = if region.is_huge() { What::HugePages } else { What::Map };
                 let args = [start, bytes, prot, flags, u64::MAX, 0];
                 self.ops.push(Op::new(what, libc::SYS_mmap as u32, &args));
@@ -277,7 +284,7 @@ impl Compiler<'_> {
     /// Copies contents that the clone must own from the start.
     fn fill(&mut self, region: &Region) {
         let is_private = matches!(region.backing, Backing::Object { is_shared: false, .. });
-        if !(region.must_be_anonymous() || is_private) || region.traits.droppable {
+        if !(self.is_copied(region) || is_private) || region.traits.droppable {
             return;
         }
         let runs = self.runs(region);
@@ -289,7 +296,7 @@ impl Compiler<'_> {
             let args = [SLOT_IMAGE.into(), *start, end - start, *offset];
             self.ops.push(Op::new(What::Fill, nr::READ_ALL, &args).slot_arg(0));
         }
-        if region.is_filled_first() || is_protected && !runs.is_empty() {
+        if self.is_filled_first(region) || is_protected && !runs.is_empty() {
             self.protect(region, region.prot.into());
         }
     }

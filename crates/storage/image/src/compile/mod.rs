@@ -17,7 +17,7 @@ mod shared;
 mod threads;
 pub mod tree;
 
-use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader};
+use farfork_plan::{MEMBER_SHIFT, MemberPlan, PLAN_MAGIC, PlanHeader, Table};
 
 use crate::model::{Member, Model};
 use arena::Arena;
@@ -58,7 +58,7 @@ pub fn compile(model: &Model) -> Vec<u8> {
         files.extend(memory.files(tag));
         traits.extend(memory.traits(tag));
         let process = process::compile(subject, &mut arena);
-        let threads = threads::compile(subject, &mut arena);
+        let (threads, kept) = threads(subject, &mut arena);
         let settle = tree::settle(subject, &mut arena);
         members.push(MemberPlan {
             memory_ops: arena.ops(&memory.ops),
@@ -73,7 +73,8 @@ pub fn compile(model: &Model) -> Vec<u8> {
                 let stop = process::stop(member);
                 arena.ops(&stop)
             },
-            threads: arena.table(&threads),
+            threads,
+            kept,
         });
     }
     windows.sort_by_key(|window| window.place);
@@ -90,6 +91,18 @@ pub fn compile(model: &Model) -> Vec<u8> {
         spare_count: fds.spare.len() as u32,
         is_pid_one: u32::from(model.root().process.pid == 1),
         has_own_ipc: u32::from(model.has_own_ipc),
+        is_copied: u32::from(model.members.iter().any(|member| member.memory.is_copied)),
+        reserved: 0,
     };
     arena.finish(header)
+}
+
+/// The plans of a process's threads, and the pages that they take, if the process may keep no others.
+fn threads(subject: Subject<'_>, arena: &mut Arena) -> (Table, Table) {
+    let is_copied = subject.member.memory.is_copied;
+    let start = if is_copied { arena.page() } else { 0 };
+    let threads = threads::compile(subject, arena);
+    let threads = arena.table(&threads);
+    let count = if is_copied { arena.page() - start } else { 0 };
+    (threads, Table { address: start, count })
 }

@@ -13,6 +13,9 @@ pub struct Memory {
     pub regions: Vec<Region>,
     /// What the image holds of it.
     pub stored: Stored,
+    /// Whether a clone gets copies of it, because the image has what the process may not read:
+    /// [`Model::must_copy`](super::Model::must_copy).
+    pub is_copied: bool,
     /// Guard regions (`MADV_GUARD_INSTALL`): first address and address after the last.
     pub guards: Vec<(u64, u64)>,
     /// Rings of contexts of Linux AIO, in which nothing was: first address and address after the last.

@@ -85,6 +85,30 @@ pub enum VmError {
         /// Its length.
         bytes: u64,
     },
+    /// A memory of another size than that of its base.
+    #[error(
+        "cannot import the memory {path} on top of its base: it has {bytes} bytes and the base's {base_bytes}; give \
+         the snapshot from which the machine was started",
+        path = path.display()
+    )]
+    OtherSize {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// Bytes of the base's memory.
+        base_bytes: u64,
+    },
+    /// Its file system does not show which pages are holes.
+    #[error(
+        "cannot import the memory {path} on top of a base: its file system does not show which pages are holes, so \
+         that those that did not change are not known; write the snapshot to ext4, XFS or a tmpfs without huge pages",
+        path = path.display()
+    )]
+    HolesUnknown {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file changed while it was read.
     #[error(
         "cannot import {path}: it changed while it was read; import it when the monitor has written it",

@@ -1,7 +1,6 @@
-//! From an image back to the files of a monitor.
+//! From an image back to the memory file of a monitor.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -11,20 +10,17 @@ use farfork_types::CHUNK_BYTES;
 use super::error::VmError;
 use super::snapshot::Snapshot;
 
-/// Writes the monitor's state and the guest's memory, bit for bit what was imported, to two empty files.
-/// Pages of zeros become holes. Every page is verified first. `progress` gets the bytes that are done, and
-/// all of them.
+/// Writes the guest's memory, bit for bit what was imported, to an empty file. Pages of zeros become holes. Every page is
+/// verified first. `progress` gets the bytes that are done, and all of them.
 ///
 /// # Errors
 /// [`VmError::Io`]; [`VmError::Image`] if the image is damaged.
 pub fn export(
     snapshot: &Snapshot,
     file: &ImageFile,
-    (state_path, mut state): (&Path, &File),
     (memory_path, memory): (&Path, &File),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), VmError> {
-    state.write_all(&snapshot.state).map_err(VmError::io("write", state_path))?;
     let map = &snapshot.map;
     memory.set_len(map.memory_bytes()).map_err(VmError::io("write", memory_path))?;
     let mut buffer = vec![0; CHUNK_BYTES as usize];

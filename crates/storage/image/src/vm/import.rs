@@ -2,19 +2,23 @@
 //!
 //! The memory is read twice: once to find out what has to be stored, so that a pool without room is known
 //! before anything is copied, and once to copy it.
+//!
+//! Firecracker writes a snapshot of what changed (`Diff`) as a memory file with a hole for each page that did not. On top of
+//! its base it becomes an image that is whole by itself: the base may be removed.
 
 use std::fs::{File, Metadata as FileMetadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use farfork_pool::{Held, ImageWriter, Pool};
+use farfork_pool::{Held, ImageFile, ImageWriter, Pool};
 use farfork_types::{CHUNK_BYTES, Cid, PAGE_BYTES};
 
 use super::error::{MAX_STATE_BYTES, VmError};
 use super::map::PageMap;
 use super::metadata::{self, Metadata};
-use super::scan::Windows;
+use super::scan::{Scanned, Windows};
+use super::snapshot::Snapshot;
 use super::state::Monitor;
 use crate::header::{Kind, file_header, meta_offset};
 use crate::layout::DATA_AT;
@@ -73,6 +77,18 @@ impl Input {
         }
     }
 
+    /// Demands that holes show which pages are not in the file. Some file systems know them only in larger pieces (tmpfs with
+    /// huge pages, ZFS), others report all of a file as data.
+    fn demand_holes(&self, present: &Windows) -> Result<(), VmError> {
+        let allocated_bytes = self.found.blocks() * 512;
+        let are_known = self.found.blksize() <= PAGE_BYTES
+            && present.count_pages() * PAGE_BYTES <= allocated_bytes;
+        match are_known {
+            true => Ok(()),
+            false => Err(VmError::HolesUnknown { path: self.path.clone() }),
+        }
+    }
+
     fn demand_unchanged(&self) -> Result<(), VmError> {
         let now = self.file.metadata().map_err(VmError::io("look at", &self.path))?;
         let stamp = |of: &FileMetadata| (of.len(), of.mtime(), of.mtime_nsec());
@@ -83,8 +99,12 @@ impl Input {
     }
 }
 
-/// Makes an image of the files that a monitor wrote: its state and the guest's memory. The image counts
-/// towards what `user` may have. It is there at once or not at all.
+/// A snapshot that was imported earlier, and its file.
+pub type Base<'b> = (&'b Snapshot, &'b ImageFile);
+
+/// Makes an image of the files that a monitor wrote: its state and the guest's memory. With a base, pages that are holes
+/// of the memory file are those of the base. The image counts towards what `user` may have. It is there at once or not
+/// at all.
 ///
 /// # Errors
 /// [`VmError`]; nothing is left in the pool.
@@ -93,6 +113,7 @@ pub fn import(
     user: Option<&str>,
     snapshot: &Path,
     memory: &Path,
+    base: Option<Base<'_>>,
     progress: Progress<'_>,
 ) -> Result<Imported, VmError> {
     let (snapshot, memory) = (Input::open(snapshot)?, Input::open(memory)?);
@@ -102,12 +123,13 @@ pub fn import(
         return Err(VmError::Unaligned { path: memory.path.clone(), bytes: raw_bytes });
     }
     let scanned = &mut |done| progress("reading", done, raw_bytes);
-    let windows = Windows::scan(&memory.file, raw_bytes, scanned);
-    let map = PageMap::arrange(&windows.map_err(|error| memory.failed(error))?, &[]);
+    let scanned = Windows::scan(&memory.file, raw_bytes, scanned);
+    let pages = Pages::of(&memory, scanned.map_err(|error| memory.failed(error))?, base)?;
+    let map = PageMap::arrange(&pages.stored, &[]);
     let mut writer = pool.begin(user)?;
     let meta_bytes = reserve(&mut writer, &map, state.len() as u64)?;
     let copied = &mut |done, all| progress("importing", done, all);
-    let sums = copy(&mut writer, &memory, &map, copied)?;
+    let sums = copy(&mut writer, &pages, &map, copied)?;
     memory.demand_unchanged()?;
     snapshot.demand_unchanged()?;
     let stored_bytes = map.stored_bytes();
@@ -146,10 +168,65 @@ pub(super) fn reserve(
     Ok(meta_bytes)
 }
 
+/// Where the pages of a memory come from.
+struct Pages<'a> {
+    memory: &'a Input,
+    /// Pages that are not zeros, wherever they come from.
+    stored: Windows,
+    /// The base, and the pages that are not its.
+    base: Option<(Base<'a>, Windows)>,
+}
+
+impl<'a> Pages<'a> {
+    fn of(
+        memory: &'a Input,
+        scanned: Scanned,
+        base: Option<Base<'a>>,
+    ) -> Result<Pages<'a>, VmError> {
+        let Scanned { mut stored, present } = scanned;
+        let Some((snapshot, file)) = base else { return Ok(Pages { memory, stored, base: None }) };
+        memory.demand_holes(&present)?;
+        let (bytes, base_bytes) = (memory.bytes(), snapshot.map.memory_bytes());
+        if bytes != base_bytes {
+            return Err(VmError::OtherSize { path: memory.path.clone(), bytes, base_bytes });
+        }
+        for run in snapshot.map.runs() {
+            let pages = run.offset / PAGE_BYTES..(run.offset + run.bytes) / PAGE_BYTES;
+            pages.filter(|page| !present.has(*page)).for_each(|page| stored.add(page));
+        }
+        Ok(Pages { memory, stored, base: Some(((snapshot, file), present)) })
+    }
+
+    /// Reads pages from `offset` on.
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), VmError> {
+        let from_memory = |to: &mut [u8], offset| {
+            self.memory.file.read_exact_at(to, offset).map_err(|error| self.memory.failed(error))
+        };
+        let Some(((snapshot, file), present)) = &self.base else {
+            return from_memory(to, offset);
+        };
+        let is_present = |at: usize| present.has((offset + at as u64) / PAGE_BYTES);
+        let (mut start, page) = (0, PAGE_BYTES as usize);
+        while start < to.len() {
+            let is_changed = is_present(start);
+            let pages = (start + page..to.len()).step_by(page);
+            let end = pages.take_while(|at| is_present(*at) == is_changed).last();
+            let end = end.map_or(start + page, |last| last + page);
+            let (part, at) = (&mut to[start..end], offset + start as u64);
+            match is_changed {
+                true => from_memory(part, at)?,
+                false => snapshot.read_memory(file, at, part)?,
+            }
+            start = end;
+        }
+        Ok(())
+    }
+}
+
 /// Copies all runs; returns the checksums of their pages in the order of places.
 fn copy(
     writer: &mut ImageWriter<'_>,
-    memory: &Input,
+    pages: &Pages<'_>,
     map: &PageMap,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<u32>, VmError> {
@@ -160,8 +237,7 @@ fn copy(
             let bytes = (run.bytes - step).min(CHUNK_BYTES);
             let place = run.place + step;
             let to = writer.bytes_mut(DATA_AT + place..DATA_AT + place + bytes);
-            let read = memory.file.read_exact_at(to, run.offset + step);
-            read.map_err(|error| memory.failed(error))?;
+            pages.read(run.offset + step, to)?;
             let first = (place / PAGE_BYTES) as usize;
             for (sum, page) in sums[first..].iter_mut().zip(to.chunks(PAGE_BYTES as usize)) {
                 *sum = crc32c::crc32c(page);

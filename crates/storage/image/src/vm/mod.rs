@@ -28,7 +28,7 @@ mod state;
 
 pub use error::{MAX_STATE_BYTES, VmError};
 pub use export::export;
-pub use import::{Imported, Progress, import};
+pub use import::{Base, Imported, Progress, import};
 pub use map::{Extent, PageMap, Run};
 pub use metadata::{Metadata, VERSION, encode, reseal};
 pub use repack::repack;

@@ -19,6 +19,14 @@ pub(super) struct Windows {
     bits: Vec<[u64; WINDOW_WORDS]>,
 }
 
+/// What a memory file holds.
+pub(super) struct Scanned {
+    /// Pages that are not zeros.
+    pub(super) stored: Windows,
+    /// Pages that the file has, zeros or not. The others are holes.
+    pub(super) present: Windows,
+}
+
 impl Windows {
     pub(super) fn of_zeros(memory_bytes: u64) -> Windows {
         let count = memory_bytes.div_ceil(CHUNK_BYTES) as usize;
@@ -31,8 +39,8 @@ impl Windows {
         memory: &File,
         memory_bytes: u64,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<Windows> {
-        let mut windows = Windows::of_zeros(memory_bytes);
+    ) -> io::Result<Scanned> {
+        let [mut stored, mut present] = [(); 2].map(|()| Windows::of_zeros(memory_bytes));
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut at = 0;
         while let Some(start) = next_data(memory, at)?.filter(|start| *start < memory_bytes) {
@@ -43,14 +51,15 @@ impl Windows {
             let part = &mut buffer[..(end - start) as usize];
             memory.read_exact_at(part, start)?;
             for (page, bytes) in (start / PAGE_BYTES..).zip(part.chunks(PAGE_BYTES as usize)) {
+                present.add(page);
                 if !is_zeros(bytes) {
-                    windows.add(page);
+                    stored.add(page);
                 }
             }
             at = end;
             progress(at);
         }
-        Ok(windows)
+        Ok(Scanned { stored, present })
     }
 
     pub(super) fn add(&mut self, page: u64) {
@@ -65,8 +74,14 @@ impl Windows {
         words.is_some_and(|words| words[page as usize / 64] >> (page % 64) & 1 != 0)
     }
 
+    /// How many windows there are.
     pub(super) fn count(&self) -> usize {
         self.bits.len()
+    }
+
+    /// How many pages it has.
+    pub(super) fn count_pages(&self) -> u64 {
+        self.bits.iter().flatten().map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// Whether no page of the window is zeros.
@@ -116,10 +131,13 @@ mod tests {
         write(pages - 1, &[5]);
         let mut last = 0;
         let bytes = pages * PAGE_BYTES;
-        let found = Windows::scan(&file, bytes, &mut |done| last = done).unwrap();
+        let scanned = Windows::scan(&file, bytes, &mut |done| last = done).unwrap();
+        let found = scanned.stored;
         let pages_of = |window| found.pages(window).collect::<Vec<u64>>();
         assert_eq!((pages_of(0), pages_of(2), pages_of(3)), (vec![7, 11], vec![], vec![4]));
         assert_eq!([0, 1, 2, 3].map(|window| found.is_whole(window)), [false, true, false, false]);
-        assert_eq!((found.count(), last), (4, bytes));
+        assert_eq!((found.count(), found.count_pages(), last), (4, 515, bytes));
+        let present: Vec<u64> = scanned.present.pages(0).collect();
+        assert_eq!(present, [1, 2, 7, 11]);
     }
 }

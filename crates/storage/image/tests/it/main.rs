@@ -3,6 +3,7 @@
 mod catalog;
 mod common;
 mod file;
+mod holds;
 mod hostile;
 mod layout;
 mod replay;

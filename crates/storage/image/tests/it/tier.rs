@@ -33,7 +33,7 @@ fn scene() -> Scene {
 }
 
 fn node(address: &str) -> FarNode {
-    FarNode { address: address.to_owned(), key: "/key".into(), deadline_ms: 5000 }
+    FarNode { address: address.to_owned(), key: "/key".into(), tls: None, deadline_ms: 5000 }
 }
 
 impl Scene {

@@ -45,19 +45,27 @@ impl Bed {
     }
 
     fn import(&self, (state, memory): &(PathBuf, PathBuf)) -> Result<Imported, VmError> {
-        vm::import(&self.pool, Some("a"), state, memory, &mut |_, _, _| ())
+        vm::import(&self.pool, Some("a"), state, memory, None, &mut |_, _, _| ())
+    }
+
+    /// Imports on top of another snapshot.
+    fn import_on(&self, base: Cid, memory: &Path) -> Result<Imported, VmError> {
+        let file = self.pool.find(base).unwrap();
+        let snapshot = Snapshot::read_from(&file).unwrap();
+        let base = Some((&snapshot, &file));
+        vm::import(&self.pool, Some("a"), &self.path("state"), memory, base, &mut |_, _, _| ())
     }
 
     fn export(&self, cid: Cid) -> Result<(Vec<u8>, File), VmError> {
         let file = self.pool.find(cid).unwrap();
         let snapshot = Snapshot::read_from(&file)?;
-        let [state_path, memory_path] = ["state.out", "memory.out"].map(|name| self.path(name));
-        let [state, memory] = [&state_path, &memory_path].map(|path| File::create(path).unwrap());
+        let path = self.path("memory.out");
+        let memory = File::create(&path).unwrap();
         let mut last = (0, 0);
         let progress = &mut |done, all| last = (done, all);
-        vm::export(&snapshot, &file, (&state_path, &state), (&memory_path, &memory), progress)?;
+        vm::export(&snapshot, &file, (&path, &memory), progress)?;
         assert_eq!(last.0, last.1);
-        Ok((std::fs::read(state_path).unwrap(), File::open(memory_path).unwrap()))
+        Ok((snapshot.state, File::open(path).unwrap()))
     }
 
     fn is_empty(&self) -> bool {
@@ -112,6 +120,45 @@ fn both_files_come_back_and_zeros_cost_nothing() {
     let Extent::Stored { place, bytes } = snapshot.map.at(CHUNK_BYTES) else { panic!() };
     assert_eq!((place % CHUNK_BYTES, bytes), (0, 2 * CHUNK_BYTES));
     assert_eq!(snapshot.map.at(7 * 4096), Extent::Zeros(505 * 4096));
+}
+
+/// Pages that changed, that became zeros, that were zeros, and neighbours of all of them, on top of a base.
+#[test]
+fn a_snapshot_of_changes_is_whole_with_its_base() {
+    let bed = Bed::new(32);
+    let files = bed.files(1600, (0..700).chain([900, 1100]));
+    let base = bed.import(&files).unwrap();
+    let (changes, merged) = (bed.path("changes"), bed.path("merged"));
+    std::fs::copy(&files.1, &merged).unwrap();
+    let [of_changes, whole] = [&changes, &merged].map(|path| {
+        let file = File::options().write(true).create(true).truncate(false).open(path).unwrap();
+        file.set_len(1600 * PAGE_BYTES).unwrap();
+        file
+    });
+    let write = |page: u64, bytes: &[u8]| {
+        for file in [&of_changes, &whole] {
+            file.write_all_at(bytes, page * PAGE_BYTES).unwrap();
+        }
+    };
+    [5, 6, 512, 699, 700, 1500].iter().for_each(|page| write(*page, &content(page + 77)));
+    [7, 100, 900, 1000].iter().for_each(|page| write(*page, &[0; PAGE_BYTES as usize]));
+    let made = bed.import_on(base.cid, &changes).unwrap();
+    // 702 pages, without three that became zeros, with two that were.
+    assert_eq!(made.stored_bytes, (702 - 3 + 2) * PAGE_BYTES);
+    bed.pool.remove(base.cid).unwrap();
+    let (_, memory) = bed.export(made.cid).unwrap();
+    assert!(same(&merged, &memory));
+    // Again on top of that, with nothing changed.
+    let nothing = File::create(&changes).unwrap();
+    nothing.set_len(1600 * PAGE_BYTES).unwrap();
+    let again = bed.import_on(made.cid, &changes).unwrap();
+    assert!(same(&merged, &bed.export(again.cid).unwrap().1));
+    nothing.set_len(1599 * PAGE_BYTES).unwrap();
+    let refused = bed.import_on(made.cid, &changes).unwrap_err().to_string();
+    assert!(
+        refused.contains("on top of its base: it has 6549504 bytes and the base's"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -323,7 +370,8 @@ fn a_repacked_snapshot_has_its_cold_chunks_far() {
     tier::pull(&other, None, &file, &mut |_, _| ()).unwrap();
     let side = || File::open(bed.path(&format!("other/images/{cid}"))).unwrap();
     let whole = bed.pool.find(cid).unwrap().with_far_file(side()).unwrap();
-    let node = tier::FarNode { address: "a:1".into(), key: "/key".into(), deadline_ms: 5000 };
+    let node =
+        tier::FarNode { address: "a:1".into(), key: "/key".into(), tls: None, deadline_ms: 5000 };
     tier::retier(&bed.pool, &whole, &cold, &node, &mut |_, _| ()).unwrap();
     let file = bed.pool.find(cid).unwrap();
     let footprint = snapshot.footprint(&file, &bits).unwrap();

@@ -4,10 +4,10 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use farfork_pool::{Epochs, FarParts, Medium, Pool, Quota, failpoint};
+use farfork_pool::{Epochs, FarParts, Host, Medium, Ownership, Pool, Quota, failpoint};
 use farfork_types::{CHUNK_BYTES, Cid};
 
-use crate::common::{bits, publish, register};
+use crate::common::{bits, pins, publish, register};
 
 /// The user whose images are written.
 pub const USER: &str = "amy";
@@ -117,6 +117,12 @@ fn act(role: &str, pool: &Pool, cid: Cid) {
             writer.reserve(2 * CHUNK_BYTES).unwrap();
             writer.bytes_mut(0..CHUNK_BYTES).fill(7);
         }
+        "region" => {
+            let mut writer = pool.begin(Some(USER)).unwrap();
+            let file = writer.reserve_region(CHUNK_BYTES).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(file, b"region", 0).unwrap();
+            writer.publish_region("points").unwrap();
+        }
         "remove" => pool.remove(cid).unwrap(),
         "replace" => replace(pool, cid),
         "name" => {
@@ -175,6 +181,26 @@ fn act_on_word(role: &str, pool: &Pool, cid: Cid) {
             words.read_line(&mut String::new()).unwrap();
             panic!("to be killed before");
         }
+        "borrow" => {
+            let host = Host::register(
+                Kind::Shared.applied_to(Pool::open(pool.path()).unwrap()),
+                "dead",
+                pins(pool, "dead"),
+            )
+            .unwrap();
+            let _borrowed = host.borrow(cid).unwrap();
+            std::io::stderr().write_all(b"up\n").unwrap();
+            words.read_line(&mut String::new()).unwrap();
+            panic!("to be killed before");
+        }
+        "write and wait" => {
+            let mut writer = pool.begin(None).unwrap();
+            writer.reserve(2 * CHUNK_BYTES).unwrap();
+            writer.bytes_mut(0..CHUNK_BYTES).fill(5);
+            std::io::stderr().write_all(b"up\n").unwrap();
+            words.read_line(&mut String::new()).unwrap();
+            panic!("to be killed before");
+        }
         "write" => {
             words.read_line(&mut String::new()).unwrap();
             publish(pool, 16, 7);
@@ -219,7 +245,7 @@ fn replace(pool: &Pool, cid: Cid) {
     near.iter().for_each(|range| writer.bytes_mut(range.start..range.start + c).fill(7));
     let (source, key) = ("a:1".to_owned(), "/k".into());
     let parts = std::iter::once(c..2 * c).collect();
-    let far = FarParts { source, key, deadline_ms: 1, parts };
+    let far = FarParts { source, key, tls: None, deadline_ms: 1, parts };
     let table = writer.put_far_parts(&far, 3 * c);
     writer.keep(&[0..c, 2 * c..3 * c, table]).unwrap();
     writer.replace().unwrap();

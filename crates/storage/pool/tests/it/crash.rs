@@ -16,7 +16,7 @@ const BEFORE: Cid = Cid::from_bytes([9; 16]);
 
 /// Kills the role at each of its steps, and compares what is visible then with what has to be, one after
 /// the other. Only a pool that a check has found sound is looked at, and nothing is lost in it.
-fn kill_at_every_step(role: &str, observe: impl Fn(&Pool, Cid) -> String, expected: &[&str]) {
+pub fn kill_at_every_step(role: &str, observe: impl Fn(&Pool, Cid) -> String, expected: &[&str]) {
     for kind in KINDS {
         let place = Place::new();
         let pool = kind.applied_to(place.pool());
@@ -68,6 +68,9 @@ fn clear(pool: &Pool) {
     let _ = pool.forget_node("child", None);
     for cid in pool.images().unwrap() {
         pool.remove(cid).unwrap();
+    }
+    for region in pool.regions(USER).unwrap() {
+        fs::remove_file(pool.region_path(USER, &region.name).unwrap()).unwrap();
     }
     pool.set_name(NAME, BEFORE).unwrap();
     pool.set_quota(USER, Quota { bytes: 1 << 40, images: 99 }).unwrap();

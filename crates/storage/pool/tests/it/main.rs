@@ -12,5 +12,7 @@ mod life;
 mod many;
 mod names;
 mod owners;
+mod ownership;
 mod pins;
+mod regions;
 mod tables;
