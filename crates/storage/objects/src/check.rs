@@ -1,7 +1,6 @@
 //! Accounts for every byte and every slot.
 
 use std::collections::{HashMap, HashSet};
-use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -76,7 +75,7 @@ impl<P: Platform> Region<P> {
             if wrong.is_empty() {
                 break;
             }
-            thread::sleep(PAUSE);
+            self.words.pause(PAUSE);
             let again = pass(self)?;
             check = again.0;
             wrong = wrong.intersection(&again.1).copied().collect();

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use crate::checks::{self, Checks};
 use crate::error::ObjectsError;
 use crate::heap::Heap;
-use crate::layout::{ClientId, FREE, GRANULE_BYTES, LINKED, READY, SPAN_BYTES, span_of};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, LINKED, READY, span_of};
 use crate::mailbox::{self, Ends, Mailbox, Received};
 use crate::nodes::{Actor, has_references};
 use crate::recovery::{give_back, recover_if_dead};
-use crate::region::{Claim, Node, Platform, Region};
+use crate::region::{Claim, Node, Platform, Region, has_fault};
 use crate::sizes::Class;
-use crate::span::Span;
-use crate::spans::span;
+use crate::spans::{room, span};
 use crate::wakes::Side;
 use crate::words::Words;
 
@@ -30,8 +30,6 @@ pub enum Timeout {
     Never,
 }
 
-/// Polls before a waiting client sleeps.
-const SPINS: u32 = 2000;
 /// A sleeping client looks whether the other one is alive as often as this.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
@@ -48,8 +46,12 @@ pub struct Client<P: Platform = Node> {
     pub(crate) unlinked: u32,
     /// Address of the region's first byte.
     pub(crate) address: u64,
+    /// What all references have in common.
+    tag: u64,
     /// The process that may use it: a forked child may not.
     pub(crate) process: u32,
+    /// What a client of a checked region remembers.
+    pub(crate) checks: Option<Box<Checks>>,
     /// Last: it ends the client's life.
     _claim: Claim<P>,
 }
@@ -81,6 +83,7 @@ impl<P: Platform> Client<P> {
                 continue;
             }
             let process = u64::from(std::process::id());
+            checks::begin(&region, id);
             region.words.set_word(region.layout.client_pid(id), process);
             region.words.set_word(region.layout.client(id), READY);
             return Ok(Client::with(region, id, claim));
@@ -90,11 +93,25 @@ impl<P: Platform> Client<P> {
 
     /// The client of an id. Also of a dead one, for which the holder of its claim goes on.
     pub(crate) fn with(region: Region<P>, id: ClientId, claim: Claim<P>) -> Client<P> {
-        let (heap, address) = (Heap::new(id, &region.layout), region.header.address);
+        let checks = Checks::of(&region, id);
+        let heap = Heap::new(id, &region.layout, checks.is_some());
+        let (address, tag) = (region.header.address, region.tag());
         let (mailboxes, held) = (Vec::new(), HashMap::new());
         let process = std::process::id();
         let unlinked = 0;
-        Client { region, id, heap, mailboxes, held, unlinked, address, process, _claim: claim }
+        Client {
+            region,
+            id,
+            heap,
+            mailboxes,
+            held,
+            unlinked,
+            address,
+            tag,
+            process,
+            checks,
+            _claim: claim,
+        }
     }
 
     /// Its id, which no other living client has.
@@ -128,6 +145,10 @@ impl<P: Platform> Client<P> {
 
     #[cold]
     pub(crate) fn allocate_slowly(&mut self, bytes: usize) -> Result<NonNull<u8>, ObjectsError> {
+        if self.checks.is_some() {
+            let allocated = self.allocate_checked(bytes, None, |_| ());
+            return self.judged(allocated);
+        }
         let granule = match Class::of(bytes) {
             Some(class) => self.heap.allocate_after(&self.region, class, |_| ())?,
             None => self.heap.allocate_run(&self.region, bytes)?,
@@ -156,7 +177,17 @@ impl<P: Platform> Client<P> {
 
     #[cold]
     pub(crate) fn free_slowly(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
+        if self.checks.is_some() {
+            let freed = self.free_checked(object);
+            return self.judged(freed);
+        }
         let granule = self.owned(object, "free")?;
+        self.give_up(granule);
+        Ok(())
+    }
+
+    /// Frees what the client owns, in whatever span it lies.
+    pub(crate) fn give_up(&mut self, granule: u32) {
         match has_references(&self.region, granule) {
             true => {
                 let mut actor = self.actor();
@@ -165,7 +196,6 @@ impl<P: Platform> Client<P> {
             }
             false => self.heap.free_other(&self.region, granule),
         }
-        Ok(())
     }
 
     /// Bytes that an object can hold.
@@ -173,16 +203,14 @@ impl<P: Platform> Client<P> {
     /// # Errors
     /// [`ObjectsError::NotOwned`].
     pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize, ObjectsError> {
-        let granule = self.owned(object, "measure")?;
-        let bytes = match span(&self.region, span_of(granule)) {
-            Some(Span::Slots { class, .. }) => class.usable_bytes(),
-            Some(Span::Run { spans, .. }) => u64::from(spans) * SPAN_BYTES,
-            other => {
-                return Err(self
-                    .region
-                    .damaged(format!("an object lies in a span that is {other:?}")));
-            }
-        };
+        let granule = self.judged(self.owned(object, "measure"))?;
+        if let Some(bytes) = self.asked_for(granule) {
+            return Ok(bytes);
+        }
+        let bytes = room(&self.region, granule).ok_or_else(|| {
+            let found = span(&self.region, span_of(granule));
+            self.region.damaged(format!("an object lies in a span that is {found:?}"))
+        })?;
         Ok(bytes as usize)
     }
 
@@ -194,7 +222,7 @@ impl<P: Platform> Client<P> {
     pub fn reference(&self, object: NonNull<u8>) -> Result<u64, ObjectsError> {
         let granule = match self.linked(object) {
             Some(granule) => granule,
-            None => self.owned(object, "refer to")?,
+            None => self.judged(self.owned(object, "refer to"))?,
         };
         Ok(self.region.reference_to(granule))
     }
@@ -203,14 +231,32 @@ impl<P: Platform> Client<P> {
     ///
     /// # Errors
     /// [`ObjectsError::ForeignReference`].
+    #[inline]
     pub fn object(&self, reference: u64) -> Result<NonNull<u8>, ObjectsError> {
-        let is_one =
-            |granule: &u32| self.region.words.byte(self.region.layout.owner(*granule)) != FREE;
-        let granule = self.region.granule_of(reference);
-        granule
-            .filter(is_one)
-            .map(|granule| self.pointer(granule))
-            .ok_or(ObjectsError::ForeignReference { reference })
+        match self.object_known(reference) {
+            Some(object) if self.checks.is_none() => Ok(object),
+            _ => self.object_slowly(reference),
+        }
+    }
+
+    /// The same, if nothing else is to be checked. A word that is not a reference of this region is an offset beyond it, or one at which
+    /// no object begins: neither has an owner byte.
+    #[inline]
+    fn object_known(&self, reference: u64) -> Option<NonNull<u8>> {
+        let offset = reference ^ self.tag;
+        let owner = self.region.words.byte_within(self.region.layout.owner_of_offset(offset));
+        let pointer =
+            std::ptr::with_exposed_provenance_mut(self.address.wrapping_add(offset) as usize);
+        NonNull::new(pointer).filter(|_| owner.is_some_and(|owner| owner != FREE))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn object_slowly(&self, reference: u64) -> Result<NonNull<u8>, ObjectsError> {
+        match self.checks {
+            Some(_) => self.judged(self.object_checked(reference)),
+            None => Err(ObjectsError::ForeignReference { reference }),
+        }
     }
 
     /// Finds a mailbox by its name, or makes it.
@@ -240,7 +286,10 @@ impl<P: Platform> Client<P> {
         object: NonNull<u8>,
         timeout: Timeout,
     ) -> Result<bool, ObjectsError> {
-        let granule = self.owned(object, "send")?;
+        let granule = match self.checks {
+            None => self.owned(object, "send")?,
+            Some(_) => self.sendable(object)?,
+        };
         let (region, id) = (&self.region, self.id);
         self.heap.count_sent();
         let ends = &mut self.mailboxes[mailbox.0];
@@ -263,6 +312,9 @@ impl<P: Platform> Client<P> {
         mailbox: Mailbox,
         timeout: Timeout,
     ) -> Result<Option<NonNull<u8>>, ObjectsError> {
+        if self.checks.is_some() {
+            self.judged(self.identify())?;
+        }
         let (region, heap) = (&self.region, &mut self.heap);
         let ends = &mut self.mailboxes[mailbox.0];
         let mut received = ends.receive(region, heap)?;
@@ -310,6 +362,9 @@ impl<P: Platform> Client<P> {
         object: NonNull<u8>,
         doing: &'static str,
     ) -> Result<u32, ObjectsError> {
+        if self.checks.is_some() {
+            return self.owned_checked(object, doing);
+        }
         let pointer = object.addr().get();
         let offset = (pointer as u64).wrapping_sub(self.address);
         // No object begins where the owner byte is not an owner's: in the middle of one, or in a table.
@@ -329,7 +384,7 @@ impl<P: Platform> fmt::Debug for Client<P> {
 
 impl<P: Platform> Drop for Client<P> {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.process == std::process::id() && self.close_checked() {
             give_back(&self.region, self.id);
         }
     }
@@ -348,8 +403,8 @@ pub(crate) fn wait<P: Platform, T>(
         Timeout::After(time) => Instant::now().checked_add(time),
         Timeout::Never => None,
     };
-    for _ in 0..SPINS {
-        std::hint::spin_loop();
+    for _ in 0..P::Words::POLLS {
+        region.words.relax();
         if let Some(done) = attempt(ends)? {
             return Ok(Some(done));
         }
@@ -369,10 +424,13 @@ fn sleep<P: Platform, T>(
     mut attempt: impl FnMut(&mut Ends) -> Result<Option<T>, ObjectsError>,
 ) -> Result<Option<T>, ObjectsError> {
     let wakes = side.wakes(ends.layout());
-    region.words.order_with_others();
+    if !has_fault!(P, SleepIsNotOrdered) {
+        region.words.order_with_others();
+    }
     let mut is_over = false;
     loop {
         let seen = region.words.word(wakes) as u32;
+        ends.look_for_holes();
         if let Some(done) = attempt(ends)? {
             ends.count_late(is_over);
             return Ok(Some(done));

@@ -32,6 +32,18 @@ pub enum ObjectsError {
         /// The reason.
         source: io::Error,
     },
+    /// The region is another user's.
+    #[error(
+        "cannot open the region at {path}: it belongs to user {owner}, whose processes alone may use it; run this one as \
+         that user, or make a region of your own",
+        path = path.display()
+    )]
+    ForeignOwner {
+        /// The file.
+        path: PathBuf,
+        /// Number of the user.
+        owner: u32,
+    },
     /// The file is not a region.
     #[error(
         "{path} is not a region: make one with \"farfork region create\" or give another path",
@@ -135,6 +147,32 @@ pub enum ObjectsError {
         doing: &'static str,
         /// The pointer.
         pointer: usize,
+    },
+    /// A client of a checked region passed what it must not.
+    #[error("cannot {doing} {pointer:#x}: {what}")]
+    Misused {
+        /// What was tried, as a verb.
+        doing: &'static str,
+        /// The pointer.
+        pointer: usize,
+        /// What is there.
+        what: String,
+    },
+    /// The object of a reference, in a checked region, is not there any more.
+    #[error("stale reference {reference:#x}: {what}")]
+    StaleReference {
+        /// The reference.
+        reference: u64,
+        /// What is there.
+        what: String,
+    },
+    /// A client of a checked region has lost its id.
+    #[error("cannot go on as client {id} of the region: {reason}")]
+    LostId {
+        /// The id.
+        id: u8,
+        /// How it was lost.
+        reason: String,
     },
     /// An object with references cannot be so large.
     #[error(
@@ -270,11 +308,13 @@ impl ObjectsError {
     pub fn errno(&self) -> i32 {
         match self {
             ObjectsError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            ObjectsError::ForeignOwner { .. } => libc::EACCES,
             ObjectsError::OtherVersion { .. } => libc::EPROTONOSUPPORT,
             ObjectsError::DamagedHeader { .. }
             | ObjectsError::Damaged { .. }
             | ObjectsError::Truncated { .. } => libc::EBADMSG,
             ObjectsError::AddressTaken { .. } => libc::EADDRINUSE,
+            ObjectsError::LostId { .. } => libc::EOWNERDEAD,
             ObjectsError::ClientsFull { .. } => libc::EUSERS,
             ObjectsError::InUse { .. } | ObjectsError::RoleTaken { .. } => libc::EBUSY,
             ObjectsError::Full | ObjectsError::NoRun { .. } => libc::ENOMEM,
@@ -283,6 +323,8 @@ impl ObjectsError {
             ObjectsError::BadSize { .. }
             | ObjectsError::NotARegion { .. }
             | ObjectsError::NotOwned { .. }
+            | ObjectsError::Misused { .. }
+            | ObjectsError::StaleReference { .. }
             | ObjectsError::BadNode { .. }
             | ObjectsError::NotLinkable { .. }
             | ObjectsError::ForeignReference { .. }

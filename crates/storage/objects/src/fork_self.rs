@@ -16,13 +16,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr::{NonNull, null_mut};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farfork_handle::Handle;
 use farfork_sys::words;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::forks::PerProcess;
 
 const MAGIC: [u8; 8] = *b"ffreply1";
 const TEXT_BYTES: usize = 112;
@@ -80,11 +82,11 @@ impl ForkError {
     }
 }
 
-/// Seeds that this process has prepared and not reclaimed.
-static OWN: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
+/// Seeds that this process has prepared and not reclaimed. A child after `fork()` has none.
+static OWN: PerProcess<Vec<Handle>> = PerProcess::new();
 
 fn own() -> MutexGuard<'static, Vec<Handle>> {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+    OWN.lock()
 }
 
 /// In which of the two a fork returns.

@@ -74,10 +74,12 @@ pub(crate) struct Heap {
     next_span: u32,
     /// Objects sent: others may have freed so many in own spans.
     sent: usize,
+    /// The lists of a checked client, where the fast path does not see them.
+    hidden: Option<Box<[Lists; END]>>,
 }
 
 impl Heap {
-    pub(crate) fn new(id: ClientId, layout: &Layout) -> Heap {
+    pub(crate) fn new(id: ClientId, layout: &Layout, is_checked: bool) -> Heap {
         let bin = |number: u8| Bin {
             spans: Vec::new(),
             at: (0, 0),
@@ -86,7 +88,7 @@ impl Heap {
             sent: 0,
             most_forgotten: Class::new(number).map_or(0, |class| least_kept(layout, class)),
         };
-        let mut lists = Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; END]);
+        let mut lists = empty_lists();
         for class in Class::all() {
             let count = FREED.min(2 * class.slots() as usize);
             lists[class.index()].freed = Vec::with_capacity(count);
@@ -98,6 +100,7 @@ impl Heap {
             kinds: vec![0; layout.end_span as usize].into(),
             next_span: layout.first_span,
             sent: 0,
+            hidden: is_checked.then(empty_lists),
         }
     }
 
@@ -155,6 +158,32 @@ impl Heap {
             }
         }
         Err(ObjectsError::Full)
+    }
+
+    /// Takes a slot of a class, or whole spans, for a checked client.
+    pub(crate) fn allocate_hidden<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Option<Class>,
+        bytes: usize,
+        prepare: impl Fn(u32),
+    ) -> Result<u32, ObjectsError> {
+        self.swap_hidden();
+        let taken = match class {
+            Some(class) => match self.allocate_prepared(region, class, &prepare) {
+                Some(granule) => Ok(granule),
+                None => self.allocate_after(region, class, &prepare),
+            },
+            None => self.allocate_run(region, bytes),
+        };
+        self.swap_hidden();
+        taken
+    }
+
+    fn swap_hidden(&mut self) {
+        if let Some(hidden) = &mut self.hidden {
+            std::mem::swap(&mut self.lists, hidden);
+        }
     }
 
     /// Gives back an object of the client in one of its own spans; returns whether there is one at this offset.
@@ -310,7 +339,9 @@ impl Heap {
                 continue;
             }
             self.mark(region, span);
-            self.kinds[span as usize] = class.number() + 1;
+            // A checked client frees nothing on the fast path.
+            let is_fast = self.hidden.is_none();
+            self.kinds[span as usize] = if is_fast { class.number() + 1 } else { MARKED };
             let bin = &mut self.bins[class.index()];
             bin.at = (bin.spans.len(), 0);
             bin.spans.push(span);
@@ -400,6 +431,10 @@ impl<P: Platform> Keeper<P> for Heap {
     fn count_freed(&mut self) {
         self.count_sent();
     }
+}
+
+fn empty_lists() -> Box<[Lists; END]> {
+    Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; END])
 }
 
 fn least_kept(layout: &Layout, class: Class) -> usize {

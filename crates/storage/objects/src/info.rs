@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::census;
 use crate::error::ObjectsError;
 use crate::guards::OperationInfo;
-use crate::layout::{ClientId, IN_MAILBOX, MAILBOXES, VERSION};
+use crate::layout::{ClientId, IN_MAILBOX, MAILBOXES};
 use crate::region::{Platform, Region};
 use crate::span::Span;
 use crate::spans::span;
@@ -20,6 +20,8 @@ pub struct Info {
     pub path: PathBuf,
     /// Version of the format.
     pub version: u32,
+    /// Whether its clients find misuse.
+    pub checked: bool,
     /// Identity of the region, in hexadecimal digits.
     pub uuid: String,
     /// Bytes of the file.
@@ -99,7 +101,8 @@ impl<P: Platform> Region<P> {
         let taken: u64 = counts.iter().map(|(_, bytes)| bytes).sum();
         Ok(Info {
             path: self.path.clone(),
-            version: VERSION,
+            version: self.header.version(),
+            checked: self.header.is_checked,
             uuid: self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
             bytes: self.header.bytes,
             address: self.header.address,

@@ -15,7 +15,7 @@ use std::cell::Cell;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::layout::{ClientId, OPERATIONS, span_of};
+use crate::layout::{ClientId, OPERATIONS, READY, span_of};
 use crate::region::{Completion, Platform, Region};
 use crate::words::Words;
 
@@ -115,7 +115,7 @@ impl Intent {
     /// A process runs it from its beginning.
     fn start_run<P: Platform>(self, region: &Region<P>, process: u32) {
         self.set(region, 24, u64::from(process));
-        self.set(region, 16, self.word(region, 16) + 1);
+        self.set(region, 16, self.word(region, 16).wrapping_add(1));
         self.touch(region);
     }
 
@@ -124,10 +124,15 @@ impl Intent {
         self.set(region, 8, now_us());
     }
 
+    /// Its operation. `None` if there is no such: no process could ever complete it.
     pub(crate) fn operation<P: Platform>(self, region: &Region<P>) -> Option<usize> {
         let word = self.word(region, 0);
         let operation = word as u32 as usize;
-        (word >> 32 == MAGIC && operation < OPERATIONS).then_some(operation)
+        let exists = |operation: &usize| {
+            region.words.word(region.layout.operation(*operation).state()) == READY
+        };
+        let named = (word >> 32 == MAGIC && operation < OPERATIONS).then_some(operation);
+        named.filter(exists)
     }
 
     pub(crate) fn steps<P: Platform>(self, region: &Region<P>) -> u64 {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!       0  header, one page
-//!            0  magic "FFREGION"         8  version, u32          12  0, u32
+//!            0  magic "FFREGION"         8  version, u32: 3, or 4 if checked    12  0, u32
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
 //!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
 //!    4096  clients 1 to 126, 256 bytes each
 //!            0  state: 0 free, 1 in use, 2 being given back        8  pid
 //!           16  first of a list of objects that are being freed    24  guarded operation: 0 none, else its intent
-//!           32  0 …
+//!           32  clients that had the id, in a checked region         40  0 …
 //!           64  stores to do again: their number                   72  11 times: where, what
 //!   36864  mailboxes, 32 times 8,448 bytes
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
@@ -71,6 +71,8 @@ pub const LARGEST_BYTES: u64 = 64 << 30;
 
 /// Version of the format.
 pub const VERSION: u32 = 3;
+/// Version of the format of a checked region: objects have trailers.
+pub const CHECKED_VERSION: u32 = 4;
 pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// First bytes of a region.
@@ -118,6 +120,8 @@ pub struct Header {
     pub address: u64,
     /// Identity of the region.
     pub uuid: [u8; 16],
+    /// Whether clients check what they are passed, see `trailers.rs`.
+    pub is_checked: bool,
 }
 
 /// Why bytes are not a header.
@@ -132,11 +136,16 @@ pub enum BadHeader {
 }
 
 impl Header {
+    /// Version of its format.
+    pub fn version(&self) -> u32 {
+        if self.is_checked { CHECKED_VERSION } else { VERSION }
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.address.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.uuid);
@@ -154,7 +163,7 @@ impl Header {
             return Err(BadHeader::NotARegion);
         }
         let version = number(&bytes[8..12]) as u32;
-        if version != VERSION {
+        if version != VERSION && version != CHECKED_VERSION {
             return Err(BadHeader::Version(version));
         }
         if number(&bytes[CHECKSUM_AT..]) != u64::from(crc32c::crc32c(&bytes[..CHECKSUM_AT])) {
@@ -162,7 +171,12 @@ impl Header {
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[32..48]);
-        Ok(Header { bytes: number(&bytes[16..24]), address: number(&bytes[24..32]), uuid })
+        Ok(Header {
+            bytes: number(&bytes[16..24]),
+            address: number(&bytes[24..32]),
+            uuid,
+            is_checked: version == CHECKED_VERSION,
+        })
     }
 }
 
@@ -235,6 +249,11 @@ impl Layout {
     /// Intent of the guarded operation that a client is in.
     pub(crate) fn guard(&self, id: ClientId) -> usize {
         self.client(id) + 24
+    }
+
+    /// How many clients have had the id, in a checked region.
+    pub(crate) fn incarnation(&self, id: ClientId) -> usize {
+        self.client(id) + 32
     }
 
     /// Number of stores of a client that are to be done again.
@@ -442,7 +461,8 @@ pub(crate) fn slot_parts(word: u64) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header { bytes: 8 << 20, address: 0x2000_4000_0000, uuid: [7; 16] };
+    const HEADER: Header =
+        Header { bytes: 8 << 20, address: 0x2000_4000_0000, uuid: [7; 16], is_checked: false };
 
     #[test]
     fn the_header_lies_as_drawn() {

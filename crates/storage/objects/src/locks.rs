@@ -17,11 +17,6 @@ pub(crate) fn take<P: Platform>(region: &Region<P>, id: ClientId, lock: usize) -
     region.words.claim_word(at, 0, own) || region.words.word(at) == own
 }
 
-/// The client that holds a lock.
-pub(crate) fn holder<P: Platform>(region: &Region<P>, lock: usize) -> Option<ClientId> {
-    ClientId::new(region.words.word(region.layout.lock(lock)) as u8)
-}
-
 /// Sleeps until the lock may be free, for a moment at most.
 pub(crate) fn sleep<P: Platform>(region: &Region<P>, lock: usize, holder: ClientId) {
     let (at, number) = (region.layout.lock(lock), u64::from(holder.number()));

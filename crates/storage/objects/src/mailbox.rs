@@ -20,20 +20,20 @@
 //!    however far the receiver's head has come.
 //! 3. The tail is at or beyond the sequence of every message. An empty slot between head and tail is a hole:
 //!    its message was taken by a receiver that died before it moved the head, or was never sent. Receivers
-//!    skip holes. They also skip to the sequence that a slot names if the ring has been round meanwhile.
+//!    skip holes, but for the last place before the tail: the slot of a root is filled after the tail has passed it.
+//!    They also skip to the sequence that a slot names if the ring has been round meanwhile.
 
 use std::sync::atomic::{Ordering, compiler_fence};
-use std::thread;
 use std::time::Duration;
 
 use crate::error::ObjectsError;
 use crate::heap::Heap;
 use crate::layout::{
-    ClientId, IN_MAILBOX, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, SHARED,
+    ClientId, IN_MAILBOX, LEAVING, MAILBOXES, MOST_SLOTS, MailboxLayout, NAME_BYTES, READY, SHARED,
     slot_parts, slot_word, span_of,
 };
 use crate::liveness::Liveness;
-use crate::recovery::{is_left, recover_if_dead};
+use crate::recovery::{forget_unknown, is_left, recover_if_dead};
 use crate::region::{Platform, Region, has_fault};
 use crate::shared::Record;
 use crate::wakes::{Side, wake_sleeper};
@@ -45,6 +45,9 @@ pub struct Mailbox(pub(crate) usize);
 
 /// Idle receivers look for holes once in so many polls: the tail is the sender's cache line.
 const POLLS_BETWEEN_HOLES: u32 = 64;
+
+/// Holes beside each other. Each is left by a client that was killed in a send.
+const MOST_HOLES: u64 = 1 << 20;
 
 /// Looks at a client that seems alive before its end of a mailbox counts as taken.
 const TRIES: u32 = 50;
@@ -125,6 +128,11 @@ impl Ends {
         self.late += u64::from(is_late);
     }
 
+    /// The next poll looks for holes, too.
+    pub(crate) fn look_for_holes(&mut self) {
+        self.polls = 0;
+    }
+
     pub(crate) fn late(&self) -> u64 {
         self.late
     }
@@ -166,19 +174,19 @@ impl Ends {
         }
         words.set_word(slot, slot_word(tail, granule));
         if !has_fault!(P, SendMovesTailLast) {
-            words.set_word(self.at.tail(), tail + 1);
+            words.set_word(self.at.tail(), tail.wrapping_add(1));
         }
         if has_fault!(P, WakesBeforeCommit) {
             self.wake(region, Side::Receiver);
-            thread::sleep(PAUSE);
+            words.pause(PAUSE);
         }
         words.flush(slot, 8);
         words.set_byte(owner, IN_MAILBOX); // commits
         if has_fault!(P, SendMovesTailLast) {
-            words.set_word(self.at.tail(), tail + 1);
+            words.set_word(self.at.tail(), tail.wrapping_add(1));
         }
         words.flush(owner, 1);
-        self.tail = Some(tail + 1);
+        self.tail = Some(tail.wrapping_add(1));
         if !has_fault!(P, WakesBeforeCommit) {
             self.wake(region, Side::Receiver);
         }
@@ -203,10 +211,10 @@ impl Ends {
             return Ok(false);
         }
         record.count_send(region, id, self.index);
-        region.words.set_word(self.at.tail(), tail + 1);
+        region.words.set_word(self.at.tail(), tail.wrapping_add(1));
         region.words.set_word(slot, slot_word(tail, record.0)); // commits
         region.words.flush(slot, 8);
-        self.tail = Some(tail + 1);
+        self.tail = Some(tail.wrapping_add(1));
         self.wake(region, Side::Receiver);
         Ok(true)
     }
@@ -231,15 +239,14 @@ impl Ends {
         if word == 0 || sequence != head as u32 {
             return self.skip_holes(region, heap, head, word);
         }
-        if !layout.spans().contains(&span_of(granule)) {
+        if !layout.spans().contains(&span_of(granule)) && !has_fault!(P, ReceiveTrustsSlots) {
             return Err(self.damaged(region, word));
         }
         let owner = layout.owner(granule);
         match words.byte(owner) {
             IN_MAILBOX => {}
             SHARED => return self.receive_root(region, heap, head, Record(granule)),
-            // Being sent.
-            _ => return Ok(None),
+            _ => return self.await_sender(region, slot, granule),
         }
         if has_fault!(P, ReceiveEmptiesSlotFirst) {
             words.set_word(slot, 0);
@@ -249,12 +256,12 @@ impl Ends {
         }
         words.set_byte(owner, heap.id().number()); // commits
         words.set_word(slot, 0);
-        words.set_word(self.at.head(), head + 1);
+        words.set_word(self.at.head(), head.wrapping_add(1));
         words.flush(slot, 8);
         if has_fault!(P, ReceiveMarksLast) {
             heap.mark(region, span_of(granule));
         }
-        self.head = Some(head + 1);
+        self.head = Some(head.wrapping_add(1));
         self.wake(region, Side::Sender);
         Ok(Some(Received::Object(granule)))
     }
@@ -273,9 +280,9 @@ impl Ends {
         heap.mark(region, span_of(record.0));
         record.hold(region, heap.id());
         region.words.set_word(slot, 0); // commits
-        region.words.set_word(self.at.head(), head + 1);
+        region.words.set_word(self.at.head(), head.wrapping_add(1));
         region.words.flush(slot, 8);
-        self.head = Some(head + 1);
+        self.head = Some(head.wrapping_add(1));
         self.wake(region, Side::Sender);
         Ok(Some(Received::Root(root)))
     }
@@ -290,37 +297,92 @@ impl Ends {
         }
     }
 
-    /// Moves the head on over a hole, if there is one, and receives what follows.
+    /// Moves the head on over holes, if there are any, and receives what follows.
     #[cold]
     fn skip_holes<P: Platform>(
         &mut self,
         region: &Region<P>,
         heap: &mut Heap,
-        head: u64,
-        word: u64,
+        mut head: u64,
+        mut word: u64,
     ) -> Result<Option<Received>, ObjectsError> {
         if word == 0 {
             self.polls = self.polls.wrapping_add(1);
             if self.polls % POLLS_BETWEEN_HOLES != 1 {
                 return Ok(None);
             }
-            // In this order: the slot of a message is written before the tail passes it.
+        }
+        while self.is_hole(region, head, word)? {
+            head = head.wrapping_add(1);
+            word = region.words.word(self.at.slot(head & (self.slots - 1)));
+        }
+        if self.head == Some(head) {
+            return Ok(None);
+        }
+        region.words.set_word(self.at.head(), head);
+        self.head = Some(head);
+        self.polls = 0;
+        match word {
+            0 => Ok(None),
+            _ => self.receive(region, heap),
+        }
+    }
+
+    /// Whether the message of this sequence, in whose slot a word was found, will not come.
+    fn is_hole<P: Platform>(
+        &self,
+        region: &Region<P>,
+        head: u64,
+        word: u64,
+    ) -> Result<bool, ObjectsError> {
+        if word == 0 {
+            // In this order: the slot of a message is written before the tail passes the next one.
             let tail = region.words.word(self.at.tail());
             let slot = self.at.slot(head & (self.slots - 1));
-            if tail <= head || region.words.word(slot) != 0 {
-                return Ok(None);
+            let ahead = tail.saturating_sub(head);
+            let may_be_sending = ahead == 1 && !has_fault!(P, SkipsLastPlace);
+            if ahead == 0 || may_be_sending || region.words.word(slot) != 0 {
+                return Ok(false);
             }
-        } else {
-            let (sequence, _) = slot_parts(word);
-            let rounds = sequence.wrapping_sub(head as u32);
-            if !u64::from(rounds).is_multiple_of(self.slots) || rounds > u32::MAX / 2 {
-                return Err(self.damaged(region, word));
-            }
+            return match ahead {
+                ..=MOST_HOLES => Ok(true),
+                _ => Err(region.damaged(format!("mailbox {} ends at message {tail}", self.name))),
+            };
         }
-        region.words.set_word(self.at.head(), head + 1);
-        self.head = Some(head + 1);
-        self.polls = 0;
-        self.receive(region, heap)
+        let (sequence, _) = slot_parts(word);
+        let rounds = u64::from(sequence.wrapping_sub(head as u32));
+        match rounds {
+            0 => Ok(false),
+            1..=MOST_HOLES if rounds.is_multiple_of(self.slots) => Ok(true),
+            _ => Err(self.damaged(region, word)),
+        }
+    }
+
+    /// What a slot names is not in the mailbox: the sender is in the middle of a send, or died there and is being recovered.
+    #[cold]
+    fn await_sender<P: Platform>(
+        &self,
+        region: &Region<P>,
+        slot: usize,
+        granule: u32,
+    ) -> Result<Option<Received>, ObjectsError> {
+        let words = &region.words;
+        let look = || {
+            let owner = words.byte(region.layout.owner(granule));
+            // Last: a recovery empties the slot before it frees the object.
+            (owner, words.word(self.at.sender()), words.word(slot))
+        };
+        let seen @ (owner, sender, word) = look();
+        let is_usual = matches!(owner, IN_MAILBOX | SHARED) || u64::from(owner) == sender;
+        if is_usual || slot_parts(word).1 != granule {
+            return Ok(None);
+        }
+        // Another sender may just have sent the same object in the same place.
+        words.pause(PAUSE);
+        match look() == seen {
+            true => Err(self.damaged(region, word)),
+            false => Ok(None),
+        }
     }
 
     #[cold]
@@ -378,10 +440,12 @@ impl Ends {
                     return Err(region.damaged(what));
                 }
             };
-            if recover_if_dead(region, holder)? || region.words.word(at) != word {
+            let is_over = recover_if_dead(region, holder)? || forget_unknown(region, holder, at)?;
+            if is_over || region.words.word(at) != word {
                 continue;
             }
-            if region.words.word(region.layout.client(holder)) != READY || is_left(region, holder)?
+            if region.words.word(region.layout.client(holder)) == LEAVING
+                || is_left(region, holder)?
             {
                 return Ok(false);
             }
@@ -391,7 +455,7 @@ impl Ends {
                 return Err(ObjectsError::RoleTaken { doing, name, holder });
             }
             tries += 1;
-            thread::sleep(PAUSE);
+            region.words.pause(PAUSE);
         }
         Ok(true)
     }

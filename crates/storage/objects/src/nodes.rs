@@ -61,6 +61,12 @@ pub(crate) fn node<P: Platform>(region: &Region<P>, granule: u32) -> Option<Node
     Some(Node { granule, fields, count: word as u32 })
 }
 
+/// The same, if the object belongs to a structure.
+fn linked<P: Platform>(region: &Region<P>, granule: u32) -> Option<Node> {
+    let owner = region.words.byte(region.layout.owner(granule));
+    node(region, granule).filter(|_| owner == LINKED)
+}
+
 /// Whether an object has references that mean something.
 pub(crate) fn has_references<P: Platform>(region: &Region<P>, granule: u32) -> bool {
     node(region, granule).is_some_and(|node| {
@@ -88,10 +94,19 @@ impl Node {
         region.layout.granule(self.granule) as usize + 8 * field as usize
     }
 
-    /// The object that one of its references means.
+    /// The object that one of its references means. `None` also if it is not an object of a structure: then something else
+    /// was written there.
     pub(crate) fn target<P: Platform>(self, region: &Region<P>, field: u32) -> Option<Node> {
         let reference = region.words.word(self.field(region, field));
-        node(region, region.granule_of(reference)?)
+        linked(region, region.granule_of(reference)?)
+    }
+}
+
+/// Ends a list where something else than an object of a structure follows. What was behind it is lost, as
+/// [`Region::check`] shows.
+fn end_list<P: Platform>(region: &Region<P>, at: usize) {
+    if region.words.word(at) != 0 {
+        region.words.set_word(at, 0);
     }
 }
 
@@ -109,15 +124,19 @@ impl<P: Platform> Actor<'_, P> {
     /// was the last one.
     pub(crate) fn change(&mut self, from: Node, field: u32, to: Option<Node>, dying: usize) {
         let region = self.region;
-        let old = from.target(region, field);
+        let (old, at) = (from.target(region, field), from.field(region, field));
         if old.map(|old| old.granule) == to.map(|to| to.granule) {
+            if to.is_none() && region.words.word(at) != 0 {
+                // It means nothing, and is not to be looked at again.
+                region.words.set_word(at, 0);
+            }
             return;
         }
         let mut redo = Redo::default();
         let reference = to.map_or(0, |to| region.reference_to(to.granule));
-        redo.word(from.field(region, field), reference);
+        redo.word(at, reference);
         if let Some(to) = to {
-            redo.word(header(region, to.granule), header_word(to, to.count + 1));
+            redo.word(header(region, to.granule), header_word(to, to.count.saturating_add(1)));
             redo.byte(region.layout.owner(to.granule), LINKED);
         }
         if let Some(old) = old {
@@ -151,7 +170,11 @@ impl<P: Platform> Actor<'_, P> {
     pub(crate) fn move_dying(&mut self, from: usize) -> bool {
         let region = self.region;
         let first = region.words.word(from);
-        let Some(granule) = region.granule_in_spans(first) else { return false };
+        let listed = region.granule_in_spans(first).filter(|at| linked(region, *at).is_some());
+        let Some(granule) = listed else {
+            end_list(region, from);
+            return false;
+        };
         let dying = region.layout.dying(self.id);
         let mut redo = Redo::default();
         redo.word(from, region.words.word(next(region, granule)));
@@ -166,13 +189,14 @@ impl<P: Platform> Actor<'_, P> {
         let region = self.region;
         let dying = region.layout.dying(self.id);
         while let Some(granule) = region.granule_in_spans(region.words.word(dying)) {
-            let Some(first) = node(region, granule) else { return };
+            let Some(first) = linked(region, granule) else { break };
             let mut fields = 0..first.fields;
             match fields.find(|field| region.words.word(first.field(region, *field)) != 0) {
                 Some(field) => self.change(first, field, None, dying),
                 None => self.free_first(granule, dying),
             }
         }
+        end_list(region, dying);
     }
 
     /// Frees the first object of a list, which has no references left.

@@ -97,6 +97,25 @@ fn recover<P: Platform>(
     Ok(true)
 }
 
+/// Takes a role away from a client that does not exist, which only damage can name; returns whether there is none. A
+/// recovery takes all roles away before the id is free.
+pub(crate) fn forget_unknown<P: Platform>(
+    region: &Region<P>,
+    id: ClientId,
+    role: usize,
+) -> Result<bool, ObjectsError> {
+    if region.is_in_use(id) {
+        return Ok(false);
+    }
+    // With the claim, no client can get the id meanwhile.
+    let Some(_claim) = region.claim(id)? else { return Ok(false) };
+    let is_unknown = !region.is_in_use(id);
+    if is_unknown {
+        region.words.claim_word(role, u64::from(id.number()), 0);
+    }
+    Ok(is_unknown)
+}
+
 /// Whether a dead client is left in a guarded operation.
 pub(crate) fn is_left<P: Platform>(region: &Region<P>, id: ClientId) -> Result<bool, ObjectsError> {
     Ok(intents::pending(region, id).is_some() && !region.is_alive(id)?)

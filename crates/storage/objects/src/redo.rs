@@ -9,7 +9,7 @@
 //! Doing them again is right, because until step 4 no other client writes where they go: it all belongs to
 //! the client or to a structure whose writer it is. Entries hold values, never differences.
 
-use crate::layout::ClientId;
+use crate::layout::{ClientId, SPAN_BYTES, first_granule};
 use crate::region::{Platform, Region, has_fault};
 use crate::words::Words;
 
@@ -68,13 +68,29 @@ pub(crate) fn replay<P: Platform>(region: &Region<P>, id: ClientId) {
     for index in 0..MOST_STORES.min(count as usize) {
         let at = layout.redo_entry(id, index);
         let (place, value) = (words.word(at), words.word(at + 8));
-        let within = place & !IS_BYTE;
-        let is_word = place & IS_BYTE == 0;
-        if within < region.header.bytes && (!is_word || within.is_multiple_of(8)) {
+        if is_place(region, id, place) {
             store(region, (place, value));
         }
     }
     words.set_word(layout.redo_count(id), 0);
+}
+
+/// Whether stores that belong together go there: to objects, owner bytes and the client's own list. An entry that was
+/// damaged must not reach other tables.
+fn is_place<P: Platform>(region: &Region<P>, id: ClientId, place: u64) -> bool {
+    let within = place & !IS_BYTE;
+    let spans = region.layout.spans();
+    match place & IS_BYTE {
+        0 if within == region.layout.dying(id) as u64 => true,
+        0 => {
+            let span = within / SPAN_BYTES;
+            within.is_multiple_of(8) && (spans.start.into()..spans.end.into()).contains(&span)
+        }
+        _ => {
+            let owner = |span| region.layout.owner(first_granule(span)) as u64;
+            (owner(spans.start)..owner(spans.end)).contains(&within)
+        }
+    }
 }
 
 fn store<P: Platform>(region: &Region<P>, (place, value): (u64, u64)) {

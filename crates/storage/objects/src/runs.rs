@@ -94,6 +94,9 @@ pub(crate) fn free<P: Platform>(region: &Region<P>, id: ClientId, granule: u32) 
     let first = span_of(granule);
     let Some(Span::Run { spans: count, .. }) = span(region, first) else { return false };
     let Region { words, layout, .. } = region;
+    if granule != first_granule(first) {
+        return false;
+    }
     let run = Span::Run { client: id.number(), spans: count };
     if has_fault!(P, FreeTakesRunLast) {
         words.set_byte(layout.owner(granule), FREE);

@@ -45,9 +45,27 @@ pub enum Fault {
     RecoveryForgetsGuard,
     /// A guarded operation that is done again loads what it has stored.
     LoadIsNotRecorded,
+    /// A checked client does not look at the bytes behind an object.
+    CheckIgnoresPadding,
+    /// A checked client does not look at what it has freed before it frees it really.
+    CheckIgnoresFill,
+    /// A checked client does not know what it has freed.
+    CheckForgetsFrees,
+    /// A checked client follows references to objects that were freed.
+    CheckIgnoresGeneration,
+    /// A checked client does not see that another one has its id.
+    CheckIgnoresIncarnation,
+    /// A receiver does not look whether a slot names a place for objects.
+    ReceiveTrustsSlots,
+    /// A receiver skips the place of a root whose send has just begun.
+    SkipsLastPlace,
+    /// A client goes to sleep although stores that others did before may not be visible yet.
+    SleepIsNotOrdered,
+    /// A client gives up its hold of a structure by an ordinary store, and looks for other holds before that is visible.
+    HoldEndsByStore,
 }
 
-/// All of them.
+/// Those in the order of stores.
 pub const FAULTS: [Fault; 21] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,

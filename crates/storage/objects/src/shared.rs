@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::layout::{CLIENTS, ClientId, MAILBOXES, SHARED, slot_parts, span_of};
 use crate::nodes::{Actor, next, node};
 use crate::redo::Redo;
-use crate::region::{Platform, Region};
+use crate::region::{Platform, Region, has_fault};
 use crate::words::Words;
 
 /// Bytes of a record.
@@ -175,8 +175,13 @@ impl<P: Platform> Actor<'_, P> {
         if region.words.word(writer) == u64::from(self.id.number()) {
             region.words.set_word(writer, 0);
         }
-        // A swap: the looks that follow must not come before it.
-        region.words.claim_byte(record.holder_at(region, self.id), 1, 0);
+        let holder = record.holder_at(region, self.id);
+        if has_fault!(P, HoldEndsByStore) {
+            region.words.set_byte(holder, 0);
+        } else {
+            // A swap: the looks that follow must not come before it.
+            region.words.claim_byte(holder, 1, 0);
+        }
         self.free_if_left(record, state);
     }
 
@@ -197,6 +202,7 @@ impl<P: Platform> Actor<'_, P> {
         if record.is_held(self.region, state, Some(self.id)) {
             return false;
         }
+        self.free_dying();
         while self.move_dying(record.deferred_at(self.region)) {}
         self.free_dying();
         true
@@ -206,6 +212,8 @@ impl<P: Platform> Actor<'_, P> {
     fn free_structure(&mut self, record: Record) {
         let region = self.region;
         self.mark(span_of(record.0));
+        // One list that ends is moved to the beginning of another one, so that this ends.
+        self.free_dying();
         while self.move_dying(record.deferred_at(region)) {}
         if let Some(root) = record.root(region) {
             let dying = region.layout.dying(self.id);

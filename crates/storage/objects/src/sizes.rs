@@ -25,6 +25,29 @@ const FINE_CLASSES: usize = 8;
 /// Largest object that has a class.
 pub(crate) const LARGEST_CLASS_BYTES: usize = 32 << 10;
 
+/// Up to here, classes are looked up: C passes sizes that its compiler knows and this one does not.
+const LOOKED_UP_BYTES: usize = 4096;
+const LOOKED_UP: usize = LOOKED_UP_BYTES / GRANULE_BYTES as usize + 1;
+
+/// Classes of objects of so many granules.
+static CLASSES_OF: [u8; LOOKED_UP] = {
+    let mut classes = [0; LOOKED_UP];
+    let mut granules = FINE_BYTES / GRANULE_BYTES as usize + 1;
+    while granules < LOOKED_UP {
+        classes[granules] = coarse_class(granules * GRANULE_BYTES as usize);
+        granules += 1;
+    }
+    classes
+};
+
+/// Number of the class of objects of more than [`FINE_BYTES`].
+const fn coarse_class(bytes: usize) -> u8 {
+    let last = bytes - 1;
+    let doubling = last.ilog2() as usize;
+    let quarter = last >> (doubling - 2) & 3;
+    (FINE_CLASSES + 4 * (doubling - 7) + quarter) as u8
+}
+
 /// A size of which a span holds several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Class(u8);
@@ -45,10 +68,10 @@ impl Class {
         if bytes > LARGEST_CLASS_BYTES {
             return None;
         }
-        let last = bytes - 1;
-        let doubling = last.ilog2() as usize;
-        let quarter = last >> (doubling - 2) & 3;
-        Some(Class((FINE_CLASSES + 4 * (doubling - 7) + quarter) as u8))
+        if bytes <= LOOKED_UP_BYTES {
+            return Some(Class(CLASSES_OF[bytes.div_ceil(GRANULE_BYTES as usize)]));
+        }
+        Some(Class(coarse_class(bytes)))
     }
 
     /// The smallest class for objects of so many bytes with a header.

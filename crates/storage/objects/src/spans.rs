@@ -3,7 +3,7 @@
 //! Who writes the word of a span: any client while it has none, by compare and swap; then its client alone.
 //! Marks are written by their client, and by its recovery.
 
-use crate::layout::{ClientId, FREE, SPAN_GRANULES, first_granule};
+use crate::layout::{ClientId, FREE, SPAN_BYTES, SPAN_GRANULES, first_granule, span_of};
 use crate::region::{Platform, Region};
 use crate::sizes::Class;
 use crate::span::Span;
@@ -74,6 +74,25 @@ pub(crate) fn is_empty<P: Platform>(region: &Region<P>, span: u32) -> bool {
     let first = first_granule(span);
     let mut granules = (first..first + SPAN_GRANULES).step_by(8);
     granules.all(|granule| region.words.word(region.layout.owner(granule)) == u64::from(FREE))
+}
+
+/// Bytes from the beginning of an object to the end of its slot or run. `None` if no object can begin there.
+pub(crate) fn room<P: Platform>(region: &Region<P>, granule: u32) -> Option<u64> {
+    let at = span_of(granule);
+    let within = granule - first_granule(at);
+    match span(region, at)? {
+        Span::Slots { class, .. } => {
+            let slot = within.checked_sub(class.lead())?;
+            let is_slot =
+                slot.is_multiple_of(class.granules()) && slot / class.granules() < class.slots();
+            is_slot.then(|| class.usable_bytes())
+        }
+        Span::Run { spans, .. } if within == 0 && spans > 0 => {
+            let end = at.checked_add(spans).filter(|end| *end <= region.layout.end_span);
+            end.map(|_| u64::from(spans) * SPAN_BYTES)
+        }
+        _ => None,
+    }
 }
 
 /// Marks a span as one in which the client may have something.

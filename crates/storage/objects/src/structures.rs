@@ -11,6 +11,7 @@ use crate::recovery::recover_if_dead;
 use crate::region::Platform;
 use crate::shared::{self, RECORD_BYTES, Record};
 use crate::sizes::{Class, LARGEST_CLASS_BYTES};
+use crate::trailers::TRAILER_BYTES;
 use crate::wakes::Side;
 use crate::words::Words;
 
@@ -29,8 +30,16 @@ impl<P: Platform> Client<P> {
         references: u16,
     ) -> Result<NonNull<u8>, ObjectsError> {
         let bytes = bytes.max(8 * usize::from(references));
-        let most = LARGEST_CLASS_BYTES - 16;
-        let class = Class::of_counted(bytes).ok_or(ObjectsError::BadNode { bytes, most })?;
+        let trailer = if self.checks.is_some() { TRAILER_BYTES } else { 0 };
+        let most = LARGEST_CLASS_BYTES - 16 - trailer;
+        let class = Class::of_counted(bytes.saturating_add(trailer));
+        let class = class.ok_or(ObjectsError::BadNode { bytes, most })?;
+        if self.checks.is_some() {
+            let region = self.region.again();
+            let prepare = |granule| nodes::prepare(&region, granule, references);
+            let allocated = self.allocate_checked(bytes, Some(class), prepare);
+            return self.judged(allocated);
+        }
         let prepare = |granule| nodes::prepare(&self.region, granule, references);
         let granule = match self.heap.allocate_prepared(&self.region, class, prepare) {
             Some(granule) => granule,

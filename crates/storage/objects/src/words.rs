@@ -11,7 +11,7 @@ use std::num::NonZero;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
@@ -19,12 +19,17 @@ use rustix::io::Errno;
 use rustix::thread::futex::{self, Timespec};
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::forks::PerProcess;
+
 /// Shared memory. Offsets are in bytes; those of words are multiples of 8. An offset outside of the memory
 /// panics.
 ///
 /// Stores of one client become visible to all others in their order. A load sees every store that
 /// was visible before it.
 pub trait Words {
+    /// Polls before a waiting client sleeps.
+    const POLLS: u32 = 2000;
+
     /// Loads a byte.
     fn byte(&self, at: usize) -> u8;
     /// Loads a byte, unless it is outside of the memory.
@@ -50,6 +55,15 @@ pub trait Words {
     /// After it, stores that others did before are visible, and others see the stores done before it. Others need no
     /// fence for that.
     fn order_with_others(&self);
+    /// Lets the processor do something else between two looks at memory that another client is about to change.
+    #[inline]
+    fn relax(&self) {
+        std::hint::spin_loop();
+    }
+    /// Lets others go on for about this time.
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
     /// Makes stores to these bytes visible to other nodes.
     fn flush(&self, at: usize, bytes: usize);
     /// Drops cached copies of these bytes, so that loads see the stores of other nodes.
@@ -194,7 +208,8 @@ impl Drop for Mapping {
     }
 }
 
-static MAPPINGS: Mutex<Vec<Weak<Mapping>>> = Mutex::new(Vec::new());
+/// What a process has mapped. A forked child has none of its parent's mappings.
+static MAPPINGS: PerProcess<Vec<Weak<Mapping>>> = PerProcess::new();
 
 /// Maps the first bytes of `file` at `address`. The same file again gives the same mapping.
 ///
@@ -204,7 +219,7 @@ pub(crate) fn map(file: &File, address: u64, bytes: u64) -> io::Result<Mapped> {
     register();
     let found = file.metadata()?;
     let identity = (found.dev(), found.ino());
-    let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut mappings = MAPPINGS.lock();
     mappings.retain(|mapping| mapping.strong_count() > 0);
     let process = std::process::id();
     let is_it = |known: &Arc<Mapping>| known.file == identity && known.process == process;

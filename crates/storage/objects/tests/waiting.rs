@@ -90,7 +90,10 @@ struct WakesBeforeCommit;
 impl Platform for WakesBeforeCommit {
     type Words = Mapped;
     type Liveness = <Node as Platform>::Liveness;
-    const FAULT: Option<Fault> = Some(Fault::WakesBeforeCommit);
+
+    fn fault() -> Option<Fault> {
+        Some(Fault::WakesBeforeCommit)
+    }
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::ptr::NonNull;
 
+use super::waits;
 use crate::client::{Client, Timeout};
 use crate::error::ObjectsError;
 use crate::intents::{Intent, MOST_FREES, MOST_STEPS};
 use crate::layout::{LOCKS, span_of};
 use crate::locks;
-use crate::recovery::recover_holder;
 use crate::region::{Node, Platform, has_fault};
 use crate::words::Words;
 
@@ -67,7 +67,8 @@ impl<'a, P: Platform> Guard<'a, P> {
     /// that client's operation if it is dead.
     ///
     /// # Errors
-    /// [`ObjectsError::Guard`]: locks are taken in the order of their numbers.
+    /// [`ObjectsError::Guard`]: locks are taken in the order of their numbers. [`ObjectsError::Damaged`]: no client that
+    /// could release it has it.
     pub fn lock(&mut self, lock: usize) -> Result<(), ObjectsError> {
         if lock >= LOCKS {
             return Err(refused("lock", "a region has locks 0 to 63"));
@@ -77,7 +78,7 @@ impl<'a, P: Platform> Guard<'a, P> {
         }
         self.lock = Some(lock);
         let (region, id) = (&self.client.region, self.client.id);
-        let mut tries = 0;
+        let (mut tries, mut idle) = (0, None);
         while !locks::take(region, id, lock) {
             tries += 1;
             std::hint::spin_loop();
@@ -86,11 +87,7 @@ impl<'a, P: Platform> Guard<'a, P> {
             }
             // To wait is not to be late.
             self.intent.touch(region);
-            if let Some(holder) = locks::holder(region, lock)
-                && !recover_holder(region, holder)?
-            {
-                locks::sleep(region, lock, holder);
-            }
+            waits::wait(region, lock, &mut idle)?;
         }
         if tries > 0 {
             self.intent.touch(region);
@@ -182,6 +179,7 @@ impl<'a, P: Platform> Guard<'a, P> {
     /// [`ObjectsError::NotOwned`], [`ObjectsError::Guard`]: more than 64.
     pub fn free(&mut self, object: NonNull<u8>) -> Result<(), ObjectsError> {
         let granule = self.client.owned(object, "free")?;
+        self.client.verify(granule, "free")?;
         if self.frees == MOST_FREES {
             return Err(refused("free", "it frees 64 objects, the most there can be"));
         }

@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -43,9 +43,13 @@ impl KernelLocks {
         KernelLocks { file: Arc::new(file) }
     }
 
-    fn reopen(&self) -> io::Result<OwnedFd> {
+    /// A description that no forked child keeps. Its lock is taken afterwards, which may take long.
+    fn reopen(&self) -> io::Result<KernelClaim> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+        close_in_children();
+        let _opening = Opening::begin();
+        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(KernelClaim::new(file))
     }
 }
 
@@ -67,9 +71,9 @@ impl Liveness for KernelLocks {
     type Claim = KernelClaim;
 
     fn claim(&self, id: ClientId) -> io::Result<Option<KernelClaim>> {
-        let file = self.reopen()?;
-        match fcntl(&file, FcntlArg::F_OFD_SETLK(&of_client(id))) {
-            Ok(_) => Ok(Some(KernelClaim::new(file))),
+        let claim = self.reopen()?;
+        match fcntl(claim.file()?, FcntlArg::F_OFD_SETLK(&of_client(id))) {
+            Ok(_) => Ok(Some(claim)),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -98,10 +102,10 @@ impl Liveness for KernelLocks {
     }
 
     fn turn(&self) -> io::Result<KernelClaim> {
-        let file = self.reopen()?;
+        let claim = self.reopen()?;
         loop {
-            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&request(0))) {
-                Ok(_) => return Ok(KernelClaim::new(file)),
+            match fcntl(claim.file()?, FcntlArg::F_OFD_SETLKW(&request(0))) {
+                Ok(_) => return Ok(claim),
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
@@ -111,10 +115,13 @@ impl Liveness for KernelLocks {
 
 impl KernelClaim {
     fn new(file: OwnedFd) -> KernelClaim {
-        close_in_children();
         let number = file.as_raw_fd();
         let _ = HELD.iter().any(|held| take(held, number));
         KernelClaim { file: Some(file), number, process: std::process::id() }
+    }
+
+    fn file(&self) -> io::Result<&OwnedFd> {
+        self.file.as_ref().ok_or_else(|| Errno::EBADF.into())
     }
 }
 
@@ -123,6 +130,11 @@ impl Drop for KernelClaim {
         if self.process != std::process::id() {
             std::mem::forget(self.file.take());
             return;
+        }
+        // By hand: a child that is forked from here on may have a copy of the descriptor.
+        if let Some(file) = &self.file {
+            let all = libc::flock { l_type: libc::F_UNLCK as i16, l_len: 0, ..request(0) };
+            let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&all));
         }
         let place = HELD.iter().find(|held| held.load(Ordering::Acquire) == self.number);
         if let Some(place) = place {
@@ -140,14 +152,75 @@ fn take(place: &AtomicI32, number: i32) -> bool {
 }
 
 fn close_in_children() {
-    static REGISTERED: Once = Once::new();
-    // SAFETY: the function calls `close` only, which is async-signal-safe.
-    REGISTERED.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(close_held));
-    });
+    // Not `Once`: a child whose parent was here in another thread would wait for that thread. Two threads may both
+    // register, so that each fork calls the functions twice.
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !IS_REGISTERED.load(Ordering::Acquire) {
+        register();
+        IS_REGISTERED.store(true, Ordering::Release);
+    }
+}
+
+fn register() {
+    // SAFETY: the functions call `close`, `gettid` and `sched_yield` only, which are async-signal-safe.
+    unsafe { libc::pthread_atfork(Some(await_opening), Some(go_on), Some(close_held)) };
+}
+
+/// Whether a thread has a new descriptor that is not in [`HELD`] yet. A fork waits for it.
+static IS_OPENING: AtomicBool = AtomicBool::new(false);
+/// Turns that a fork waits for it: more than a second. A signal handler that forks may have interrupted it.
+const MOST_TURNS: u32 = 1 << 22;
+
+struct Opening;
+
+impl Opening {
+    fn begin() -> Opening {
+        while IS_OPENING.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Opening
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        IS_OPENING.store(false, Ordering::Release);
+    }
+}
+
+/// The thread that forks, and has [`IS_OPENING`]; otherwise 0.
+static FORKING: AtomicI32 = AtomicI32::new(0);
+
+unsafe extern "C" fn await_opening() {
+    // SAFETY: asks for the number of this thread.
+    let thread = unsafe { libc::gettid() };
+    if FORKING.load(Ordering::Acquire) == thread {
+        return;
+    }
+    for _ in 0..MOST_TURNS {
+        if !IS_OPENING.swap(true, Ordering::Acquire) {
+            FORKING.store(thread, Ordering::Release);
+            return;
+        }
+        #[cfg(test)]
+        TURNS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: gives the processor to others.
+        unsafe { libc::sched_yield() };
+    }
+}
+
+unsafe extern "C" fn go_on() {
+    // SAFETY: asks for the number of this thread.
+    let thread = unsafe { libc::gettid() };
+    // Once only: by the second call another thread may have begun to open its region.
+    if FORKING.compare_exchange(thread, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        IS_OPENING.store(false, Ordering::Release);
+    }
 }
 
 unsafe extern "C" fn close_held() {
+    FORKING.store(0, Ordering::Release);
+    IS_OPENING.store(false, Ordering::Release);
     for held in &HELD {
         let number = held.swap(NONE, Ordering::AcqRel);
         if number != NONE {
@@ -155,5 +228,38 @@ unsafe extern "C" fn close_held() {
             // in the child, as the region is not mapped there.
             unsafe { libc::close(number) };
         }
+    }
+}
+
+#[cfg(test)]
+static TURNS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads that open their first regions at once both register what a fork calls.
+    #[test]
+    fn a_fork_does_not_wait_for_itself() {
+        register();
+        register();
+        for _ in 0..3 {
+            // SAFETY: the child calls `_exit` only.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: waits for the child; no status is written.
+            let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            assert_eq!(ended, child);
+        }
+        IS_OPENING.store(true, Ordering::Release);
+        // SAFETY: what a fork calls in its parent, here without one.
+        unsafe { go_on() };
+        assert!(IS_OPENING.swap(false, Ordering::AcqRel), "it took another thread's turn");
+        // Other tests of this program may open regions meanwhile, which takes a few turns.
+        assert!(TURNS.load(Ordering::Relaxed) < MOST_TURNS, "it waited for itself");
+        assert_eq!(FORKING.load(Ordering::Acquire), 0);
     }
 }

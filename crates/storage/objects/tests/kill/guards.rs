@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use crate::child::{self, End, run_stepped};
 use crate::objects::{number, set_number, set_words};
 use crate::operations::Kill;
-use crate::platforms::{Counting, NoFault, arm};
+use crate::platforms::{Counting, arm};
 use crate::stage::{demand, words};
 
 type Object = NonNull<u8>;
@@ -217,7 +217,7 @@ fn run<P: Platform + 'static>(
             },
         )?,
         (Deed::Complete(dead), Kill::Store(stores) | Kill::Instruction(stores)) => {
-            dies::<Counting<NoFault>>(&path, accounts, dead)?;
+            dies::<Counting>(&path, accounts, dead)?;
             child::end(child::start(|| {
                 let region = Region::<P>::open(&path).expect("a region");
                 region.guard_register("pay", 1, code()).expect("registered");

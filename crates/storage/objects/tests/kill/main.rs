@@ -19,17 +19,11 @@ mod stage;
 mod structures;
 mod watch;
 
+use farfork::seeded::Fault;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::operations::{ALL, Dead, FAST, Kill, Operation, kill_everywhere};
-use crate::platforms::{
-    ClaimMarksLast, Counting, DyingIsFreedInList, FreeTakesRunLast, GuardCommitsFirst,
-    GuardUnlocksFirst, IntentCommitsFirst, Known, LoadIsNotRecorded, NoFault, Plain,
-    ReceiveEmptiesSlotFirst, ReceiveMarksLast, RecoveryClearsMarksFirst, RecoveryForgetsGuard,
-    RecoveryForgetsIntent, RecoveryFreesBeforeSlots, RecoveryFreesIdFirst,
-    ReleaseFreesFirstSpanFirst, RunCommitsFirst, SendCommitsBeforeSlot, SendMovesTailLast,
-    StepCountsFirst, StoresBeforeIntent,
-};
+use crate::platforms::{Counting, Faulty, FaultyCounting, Plain, seed};
 use crate::stage::Stage;
 use crate::structures::Deed;
 
@@ -56,7 +50,7 @@ fn main() {
     for deed in structures::FAST {
         let name = format!("{deed:?} of structures survives a kill at each instruction");
         trials.push(Trial::test(name, move || {
-            let kills = structures::kill_everywhere::<Plain<NoFault>>(deed, Kill::Instruction)?;
+            let kills = structures::kill_everywhere::<Plain>(deed, Kill::Instruction)?;
             println!("{deed:?}: {kills} kills, one at each instruction");
             Ok(())
         }));
@@ -64,7 +58,7 @@ fn main() {
     for deed in structures::ALL {
         let name = format!("{deed:?} of structures survives a kill at each store");
         trials.push(Trial::test(name, move || {
-            let kills = structures::kill_everywhere::<Counting<NoFault>>(deed, Kill::Store)?;
+            let kills = structures::kill_everywhere::<Counting>(deed, Kill::Store)?;
             println!("{deed:?}: {kills} kills, one at each store");
             assert!(kills > 0, "it finished at once");
             Ok(())
@@ -73,11 +67,7 @@ fn main() {
     trials.push(Trial::test("a guarded operation survives a kill at instructions", || {
         // Thousands, most of them of loops that are all alike.
         let stride = if is_long() { 1 } else { 101 };
-        let kills = guards::kill_everywhere::<Plain<NoFault>>(
-            guards::Deed::Pay,
-            stride,
-            Kill::Instruction,
-        )?;
+        let kills = guards::kill_everywhere::<Plain>(guards::Deed::Pay, stride, Kill::Instruction)?;
         println!("{kills} kills, at one of {stride} instructions");
         assert!(kills > 10, "it finished after {kills} kills");
         Ok(())
@@ -85,37 +75,45 @@ fn main() {
     for deed in guards::ALL {
         let name = format!("{deed:?} of a guarded operation survives a kill at each store");
         trials.push(Trial::test(name, move || {
-            let kills = guards::kill_everywhere::<Counting<NoFault>>(deed, 1, Kill::Store)?;
+            let kills = guards::kill_everywhere::<Counting>(deed, 1, Kill::Store)?;
             println!("{deed:?}: {kills} kills, one at each store");
             assert!(kills > 0, "it finished at once");
             Ok(())
         }));
     }
-    trials.push(found_in_guards::<GuardCommitsFirst>(guards::Deed::Pay));
-    trials.push(found_in_guards::<StepCountsFirst>(guards::Deed::Pay));
-    trials.push(found_in_guards::<RecoveryForgetsGuard>(guards::Deed::Pay));
-    trials.push(found_in_guards::<LoadIsNotRecorded>(guards::Deed::Pay));
-    trials.push(found_in_guards::<GuardUnlocksFirst>(guards::Deed::Meet));
+    trials.push(found_in_guards(Fault::GuardCommitsFirst, guards::Deed::Pay));
+    trials.push(found_in_guards(Fault::StepCountsFirst, guards::Deed::Pay));
+    trials.push(found_in_guards(Fault::RecoveryForgetsGuard, guards::Deed::Pay));
+    trials.push(found_in_guards(Fault::LoadIsNotRecorded, guards::Deed::Pay));
+    trials.push(found_in_guards(Fault::GuardUnlocksFirst, guards::Deed::Meet));
     trials.push(Trial::test("an overdue operation is ended", || Ok(guards::ends_overdue()?)));
     trials.push(Trial::test("a child after fork becomes a client", || {
         Ok(forked::becomes_a_client()?)
     }));
-    trials.push(found_in::<StoresBeforeIntent>(Deed::Unlink));
-    trials.push(found_in::<IntentCommitsFirst>(Deed::Unlink));
-    trials
-        .push(found_in::<RecoveryForgetsIntent>(Deed::Recover { dead: &Deed::Unlink, stores: 10 }));
-    trials.push(found_in::<DyingIsFreedInList>(Deed::Release));
-    trials.push(found::<SendCommitsBeforeSlot>(Operation::Send, true));
-    trials.push(found::<SendMovesTailLast>(Operation::Send, true));
-    trials.push(found::<ReceiveEmptiesSlotFirst>(Operation::Receive, true));
-    trials.push(found::<RecoveryFreesBeforeSlots>(RECOVER, false));
-    trials.push(found::<RecoveryFreesIdFirst>(RECOVER, false));
-    trials.push(found::<RecoveryClearsMarksFirst>(RECOVER, false));
-    trials.push(found::<ClaimMarksLast>(Operation::ManyObjects, false));
-    trials.push(found::<ReceiveMarksLast>(Operation::Receive, true));
-    trials.push(found::<RunCommitsFirst>(Operation::AllocateRun, false));
-    trials.push(found::<FreeTakesRunLast>(Operation::FreeRun, false));
-    trials.push(found::<ReleaseFreesFirstSpanFirst>(Operation::FreeRun, false));
+    trials.push(Trial::test("a child after fork waits for no thread of its parent", || {
+        Ok(forked::waits_for_no_thread()?)
+    }));
+    trials.push(Trial::test("children after fork keep no lock of their parent", || {
+        Ok(forked::keeps_no_lock()?)
+    }));
+    trials.push(found_in(Fault::StoresBeforeIntent, Deed::Unlink));
+    trials.push(found_in(Fault::IntentCommitsFirst, Deed::Unlink));
+    trials.push(found_in(
+        Fault::RecoveryForgetsIntent,
+        Deed::Recover { dead: &Deed::Unlink, stores: 10 },
+    ));
+    trials.push(found_in(Fault::DyingIsFreedInList, Deed::Release));
+    trials.push(found(Fault::SendCommitsBeforeSlot, Operation::Send, true));
+    trials.push(found(Fault::SendMovesTailLast, Operation::Send, true));
+    trials.push(found(Fault::ReceiveEmptiesSlotFirst, Operation::Receive, true));
+    trials.push(found(Fault::RecoveryFreesBeforeSlots, RECOVER, false));
+    trials.push(found(Fault::RecoveryFreesIdFirst, RECOVER, false));
+    trials.push(found(Fault::RecoveryClearsMarksFirst, RECOVER, false));
+    trials.push(found(Fault::ClaimMarksLast, Operation::ManyObjects, false));
+    trials.push(found(Fault::ReceiveMarksLast, Operation::Receive, true));
+    trials.push(found(Fault::RunCommitsFirst, Operation::AllocateRun, false));
+    trials.push(found(Fault::FreeTakesRunLast, Operation::FreeRun, false));
+    trials.push(found(Fault::ReleaseFreesFirstSpanFirst, Operation::FreeRun, false));
     trials.push(Trial::test("a watcher recovers clients and may be killed", || {
         Ok(watch::recovers()?)
     }));
@@ -129,7 +127,7 @@ fn main() {
 
 fn at_instructions(operation: Operation) -> Result<(), Failed> {
     let mut stage = Stage::new();
-    let kills = kill_everywhere::<Plain<NoFault>>(&mut stage, operation, 1, Kill::Instruction)?;
+    let kills = kill_everywhere::<Plain>(&mut stage, operation, 1, Kill::Instruction)?;
     println!("{operation:?}: {kills} kills, one at each instruction");
     assert!(kills > 10, "{operation:?} finished after {kills} kills");
     Ok(())
@@ -139,23 +137,23 @@ fn at_stores(operation: Operation) -> Result<(), Failed> {
     // Thousands of objects: their stores are all alike.
     let is_sampled = operation == Operation::ManyObjects && !is_long();
     let stride = if is_sampled { 97 } else { 1 };
-    let kills =
-        kill_everywhere::<Counting<NoFault>>(&mut Stage::new(), operation, stride, Kill::Store)?;
+    let kills = kill_everywhere::<Counting>(&mut Stage::new(), operation, stride, Kill::Store)?;
     println!("{operation:?}: {kills} kills, at one of {stride} stores");
     assert!(kills > 0, "{operation:?} finished after {kills} kills");
     Ok(())
 }
 
 /// A seeded fault is found by kills at stores, and at instructions of a fast operation.
-fn found<Of: Known + 'static>(operation: Operation, is_fast: bool) -> Trial {
-    let name = format!("{:?} is found", Of::FAULT.expect("a fault"));
+fn found(fault: Fault, operation: Operation, is_fast: bool) -> Trial {
+    let name = format!("{fault:?} is found");
     Trial::test(name, move || {
-        let found = kill_everywhere::<Counting<Of>>(&mut Stage::new(), operation, 1, Kill::Store);
+        seed(fault);
+        let found = kill_everywhere::<FaultyCounting>(&mut Stage::new(), operation, 1, Kill::Store);
         println!("at stores: {found:?}");
         found.err().ok_or("kills at stores did not find it")?;
         if is_fast {
             let mut stage = Stage::new();
-            let found = kill_everywhere::<Plain<Of>>(&mut stage, operation, 1, Kill::Instruction);
+            let found = kill_everywhere::<Faulty>(&mut stage, operation, 1, Kill::Instruction);
             println!("at instructions: {found:?}");
             found.err().ok_or("kills at instructions did not find it")?;
         }
@@ -164,10 +162,11 @@ fn found<Of: Known + 'static>(operation: Operation, is_fast: bool) -> Trial {
 }
 
 /// A seeded fault is found by kills of a client in a guarded operation.
-fn found_in_guards<Of: Known + 'static>(deed: guards::Deed) -> Trial {
-    let name = format!("{:?} is found", Of::FAULT.expect("a fault"));
+fn found_in_guards(fault: Fault, deed: guards::Deed) -> Trial {
+    let name = format!("{fault:?} is found");
     Trial::test(name, move || {
-        let found = guards::kill_everywhere::<Counting<Of>>(deed, 1, Kill::Store);
+        seed(fault);
+        let found = guards::kill_everywhere::<FaultyCounting>(deed, 1, Kill::Store);
         println!("at stores: {found:?}");
         found.err().ok_or("kills at stores did not find it")?;
         Ok(())
@@ -175,10 +174,11 @@ fn found_in_guards<Of: Known + 'static>(deed: guards::Deed) -> Trial {
 }
 
 /// A seeded fault is found by kills of a client that changes structures.
-fn found_in<Of: Known + 'static>(deed: Deed) -> Trial {
-    let name = format!("{:?} is found", Of::FAULT.expect("a fault"));
+fn found_in(fault: Fault, deed: Deed) -> Trial {
+    let name = format!("{fault:?} is found");
     Trial::test(name, move || {
-        let found = structures::kill_everywhere::<Counting<Of>>(deed, Kill::Store);
+        seed(fault);
+        let found = structures::kill_everywhere::<FaultyCounting>(deed, Kill::Store);
         println!("at stores: {found:?}");
         found.err().ok_or("kills at stores did not find it")?;
         Ok(())

@@ -5,7 +5,7 @@ use std::path::Path;
 use farfork::{Client, Platform, Region, Timeout};
 
 use crate::child::{self, End, run_stepped};
-use crate::platforms::{Counting, NoFault, arm};
+use crate::platforms::{Counting, arm};
 use crate::stage::{Actor, RUN_BYTES, SLOTS, Stage, demand, words};
 
 /// An operation.
@@ -161,7 +161,7 @@ fn operate<P: Platform>(prepared: Prepared<P>, operation: Operation, path: &Path
 /// Dies in the middle of an operation, after so many of its stores.
 fn die(path: &Path, operation: Operation, stores: u64) -> Result<(), String> {
     let victim = child::start(|| {
-        let prepared = prepare::<Counting<NoFault>>(path, operation);
+        let prepared = prepare::<Counting>(path, operation);
         arm(stores);
         operate(prepared, operation, path);
     });

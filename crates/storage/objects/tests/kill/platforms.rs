@@ -1,9 +1,9 @@
-//! Platforms: of this machine, with a kill at any store, and with each of the known faults.
+//! Platforms: of this machine, with a kill at any store, and with one of the known faults.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use farfork::seeded::Fault;
+use farfork::seeded::{FAULTS, Fault};
 use farfork::words::{Mapped, Words};
 use farfork::{Node, Platform};
 use nix::sys::signal::{Signal, raise};
@@ -94,62 +94,58 @@ impl Words for Counted {
     }
 }
 
-/// A platform whose stores are counted, with the fault `Of`.
-pub struct Counting<Of>(Of);
+/// The fault of [`Faulty`] and [`FaultyCounting`], 0 for none. One place instead of a type for each fault, which
+/// would compile all operations for each of them.
+static FAULT: AtomicUsize = AtomicUsize::new(0);
 
-/// A platform with the fault `Of`.
-pub struct Plain<Of>(Of);
-
-/// A fault as a type.
-pub trait Known {
-    /// It.
-    const FAULT: Option<Fault>;
+/// Has faulty platforms have a fault from now on.
+pub fn seed(fault: Fault) {
+    let place = FAULTS.iter().position(|known| *known == fault).expect("a known fault");
+    FAULT.store(place + 1, Ordering::SeqCst);
 }
 
-impl<Of: Known> Platform for Counting<Of> {
-    type Words = Counted;
-    type Liveness = Locks;
-    const FAULT: Option<Fault> = Of::FAULT;
+fn seeded() -> Option<Fault> {
+    FAULT.load(Ordering::Relaxed).checked_sub(1).map(|place| FAULTS[place])
 }
 
-impl<Of: Known> Platform for Plain<Of> {
+/// A platform without a fault, whose code is a program's.
+pub struct Plain;
+
+impl Platform for Plain {
     type Words = Mapped;
     type Liveness = Locks;
-    const FAULT: Option<Fault> = Of::FAULT;
+}
+
+/// One whose stores are counted.
+pub struct Counting;
+
+impl Platform for Counting {
+    type Words = Counted;
+    type Liveness = Locks;
+}
+
+/// A platform with the seeded fault.
+pub struct Faulty;
+
+impl Platform for Faulty {
+    type Words = Mapped;
+    type Liveness = Locks;
+
+    fn fault() -> Option<Fault> {
+        seeded()
+    }
+}
+
+/// One whose stores are counted.
+pub struct FaultyCounting;
+
+impl Platform for FaultyCounting {
+    type Words = Counted;
+    type Liveness = Locks;
+
+    fn fault() -> Option<Fault> {
+        seeded()
+    }
 }
 
 type Locks = <Node as Platform>::Liveness;
-
-macro_rules! known {
-    ($($name:ident = $fault:expr;)*) => {$(
-        #[doc = stringify!($fault)]
-        pub struct $name;
-        impl Known for $name {
-            const FAULT: Option<Fault> = $fault;
-        }
-    )*};
-}
-
-known! {
-    NoFault = None;
-    SendCommitsBeforeSlot = Some(Fault::SendCommitsBeforeSlot);
-    SendMovesTailLast = Some(Fault::SendMovesTailLast);
-    ReceiveEmptiesSlotFirst = Some(Fault::ReceiveEmptiesSlotFirst);
-    RecoveryFreesBeforeSlots = Some(Fault::RecoveryFreesBeforeSlots);
-    RecoveryFreesIdFirst = Some(Fault::RecoveryFreesIdFirst);
-    RecoveryClearsMarksFirst = Some(Fault::RecoveryClearsMarksFirst);
-    ClaimMarksLast = Some(Fault::ClaimMarksLast);
-    ReceiveMarksLast = Some(Fault::ReceiveMarksLast);
-    RunCommitsFirst = Some(Fault::RunCommitsFirst);
-    FreeTakesRunLast = Some(Fault::FreeTakesRunLast);
-    StoresBeforeIntent = Some(Fault::StoresBeforeIntent);
-    IntentCommitsFirst = Some(Fault::IntentCommitsFirst);
-    RecoveryForgetsIntent = Some(Fault::RecoveryForgetsIntent);
-    DyingIsFreedInList = Some(Fault::DyingIsFreedInList);
-    GuardCommitsFirst = Some(Fault::GuardCommitsFirst);
-    StepCountsFirst = Some(Fault::StepCountsFirst);
-    GuardUnlocksFirst = Some(Fault::GuardUnlocksFirst);
-    RecoveryForgetsGuard = Some(Fault::RecoveryForgetsGuard);
-    LoadIsNotRecorded = Some(Fault::LoadIsNotRecorded);
-    ReleaseFreesFirstSpanFirst = Some(Fault::ReleaseFreesFirstSpanFirst);
-}

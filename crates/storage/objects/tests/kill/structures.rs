@@ -8,7 +8,7 @@ use farfork::{Client, ClientId, Mailbox, Platform, Region, Timeout};
 use crate::child::{self, End, run_stepped};
 use crate::objects::{field, node_number, set_node_number};
 use crate::operations::Kill;
-use crate::platforms::{Counting, NoFault, arm};
+use crate::platforms::{Counting, arm};
 use crate::stage::{demand, words};
 
 type Object = NonNull<u8>;
@@ -231,7 +231,7 @@ impl Place {
         if let Deed::Recover { dead, stores } = deed {
             let path = self.path.clone();
             child::end(child::start(|| {
-                let ready = prepare::<Counting<NoFault>>(&path, *dead);
+                let ready = prepare::<Counting>(&path, *dead);
                 arm(stores);
                 act(ready, *dead);
             }))?;
