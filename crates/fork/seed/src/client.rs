@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, TcpFabric};
 use farfork_fabric::{Fabric, FabricError, Refusal, SharedKey};
+use farfork_far::certificates_at;
+use farfork_far::lineage::Owner;
 use farfork_handle::Handle;
+use farfork_types::{Cid, TlsFiles};
 use serde::de::DeserializeOwned;
 
 use crate::error::SeedError;
@@ -20,13 +23,13 @@ pub fn shared_key(handle: &Handle) -> SharedKey {
     SharedKey::new(handle.id.to_bytes(), handle.connection_key())
 }
 
-/// Connects to the keeper of a seed.
+/// Connects to the keeper of a seed. With `tls`, both ends prove certificates beside the handle's key.
 ///
 /// # Errors
-/// [`SeedError::NotKnown`], [`SeedError::Unreachable`].
-pub fn connect(handle: &Handle) -> Result<TcpFabric, SeedError> {
-    let address = handle.address.to_string();
-    TcpFabric::connect(&address, &shared_key(handle), ClientSettings::default()).map_err(|error| {
+/// [`SeedError::NotKnown`], [`SeedError::Unreachable`], [`SeedError::Certificates`].
+pub fn connect(handle: &Handle, tls: Option<&TlsFiles>) -> Result<TcpFabric, SeedError> {
+    let (address, settings) = (handle.address.to_string(), proved_by(tls)?);
+    TcpFabric::connect(&address, &shared_key(handle), settings).map_err(|error| {
         let (id, address) = (handle.id.to_string(), handle.address);
         match error {
             FabricError::WrongSharedKey { .. } | FabricError::PeerWithoutKey { .. } => {
@@ -37,12 +40,21 @@ pub fn connect(handle: &Handle) -> Result<TcpFabric, SeedError> {
     })
 }
 
+fn proved_by(tls: Option<&TlsFiles>) -> Result<ClientSettings, SeedError> {
+    let certificates = tls.map(certificates_at).transpose()?;
+    Ok(ClientSettings { certificates, ..ClientSettings::default() })
+}
+
 /// Ends a seed. Clones that may still fetch pages have `wait` to do so.
 ///
 /// # Errors
 /// Those of [`connect`].
-pub fn reclaim(handle: &Handle, wait: Duration) -> Result<Reclaimed, SeedError> {
-    let keeper = connect(handle)?;
+pub fn reclaim(
+    handle: &Handle,
+    tls: Option<&TlsFiles>,
+    wait: Duration,
+) -> Result<Reclaimed, SeedError> {
+    let keeper = connect(handle, tls)?;
     let request = Request::Reclaim { wait_ms: wait.as_millis() as u64 };
     ask(&keeper, handle, &request, wait.saturating_add(END_MARGIN))
 }
@@ -51,10 +63,29 @@ pub fn reclaim(handle: &Handle, wait: Duration) -> Result<Reclaimed, SeedError> 
 ///
 /// # Errors
 /// Those of [`connect`]; [`SeedError::Refused`] if it closes already.
-pub fn renew(handle: &Handle, expires: Duration) -> Result<Renewed, SeedError> {
-    let keeper = connect(handle)?;
+pub fn renew(
+    handle: &Handle,
+    tls: Option<&TlsFiles>,
+    expires: Duration,
+) -> Result<Renewed, SeedError> {
+    let keeper = connect(handle, tls)?;
     let request = Request::Renew { expires_ms: expires.as_millis() as u64 };
     ask(&keeper, handle, &request, ANSWER_LIMIT)
+}
+
+/// Has the seed `owner` live at least so long from now, for one that descends from it.
+///
+/// # Errors
+/// It cannot be reached, or does not live any more; files of `tls` cannot be used.
+pub fn outlive(owner: &Owner, tls: Option<&TlsFiles>, expires: Duration) -> Result<(), SeedError> {
+    let id = Cid::from_bytes(owner.cid).to_string();
+    let unreachable = |source| SeedError::Unreachable { id: id.clone(), source };
+    let shared = SharedKey::new(owner.key_id, owner.secret);
+    let keeper = TcpFabric::connect(&owner.address, &shared, proved_by(tls)?);
+    let keeper = keeper.map_err(unreachable)?;
+    let request = Request::Outlive { expires_ms: expires.as_millis() as u64 };
+    let bytes = serde_json::to_vec(&request).unwrap_or_default();
+    keeper.call(&bytes, Instant::now() + ANSWER_LIMIT).map(drop).map_err(unreachable)
 }
 
 fn ask<T: DeserializeOwned>(

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use farfork_checkpoint::CheckpointError;
 use farfork_fabric::FabricError;
+use farfork_far::FarError;
 use farfork_sys::words;
 
 /// Why something with a seed failed.
@@ -70,6 +71,9 @@ pub enum SeedError {
         /// The seed.
         id: String,
     },
+    /// Certificates, beside the key of a handle, cannot be used.
+    #[error("{0}")]
+    Certificates(#[from] FarError),
     /// The place where keepers report cannot be used.
     #[error("cannot {doing} {}: {}", .path.display(), words::of(.source))]
     Place {

@@ -15,15 +15,18 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use farfork_checkpoint::{Parent, Prepared, Reply, Shadow, prepare};
 use farfork_fabric::tcp::{Server, ServerSettings};
 use farfork_fabric::{Region, Regions};
-use farfork_far::protocol::{self, Found, PageRange, Question};
+use farfork_far::lineage::Lineage;
+use farfork_far::protocol::Found;
+use farfork_far::renewed;
 use farfork_handle::Handle;
+use farfork_image::layout::DATA_AT;
 use farfork_image::store::Descriptor;
-use farfork_types::Cid;
+use farfork_types::{Cid, PAGE_BYTES, TlsFiles};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,13 +34,17 @@ use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
 use crate::address;
+use crate::ancestry::{Ancestry, KeptOwners, OwnerShare, shares};
+use crate::answers::{Answers, OWNERS_LONGER, unix_s};
+use crate::census::Census;
 use crate::client::shared_key;
 use crate::error::SeedError;
-use crate::protocol::{Reclaimed, Renewed, Request};
+use crate::learned::Learned;
+use crate::protocol::Reclaimed;
 use crate::region::SeedRegion;
 use crate::seed::{Phase, Seed};
 use crate::served::ServedSeed;
-use crate::status::{Status, StatusSocket};
+use crate::status::{self, Status, StatusSocket};
 
 /// What is kept, and for how long.
 #[derive(Clone, Debug)]
@@ -58,6 +65,10 @@ pub struct Settings {
     pub reply_at: Option<u64>,
     /// Whether id and key have 64 bits each, for C.
     pub short_key: bool,
+    /// The files that prove this node beside the handle's key. With them, other nodes must prove themselves, too.
+    pub tls: Option<TlsFiles>,
+    /// Whether nodes on this host read by TCP, too, and not through shared memory.
+    pub tcp_only: bool,
 }
 
 /// A seed that was made.
@@ -81,6 +92,8 @@ pub struct Report {
     pub memory_bytes: u64,
     /// Bytes of them that were copied, because a fork does not inherit them.
     pub copied_bytes: u64,
+    /// Seeds that own some of them: the process has never written these, and they are fetched there.
+    pub owners: Vec<OwnerShare>,
 }
 
 /// How long a keeper says why its seed has ended.
@@ -93,6 +106,8 @@ struct Keeper {
     seed: Arc<Seed>,
     served: Arc<ServedSeed>,
     server: Server,
+    learned: Arc<Learned>,
+    census: Arc<Census>,
     socket: StatusSocket,
     signals: SignalFd,
     shadow: Option<Shadow>,
@@ -112,7 +127,7 @@ pub fn keep(
 ) -> Result<(), SeedError> {
     let (mut keeper, made) = Keeper::begin(settings)?;
     if report(&made).is_err() {
-        keeper.end("the command that prepared it was killed", 0);
+        keeper.end("the command that prepared it was killed", Reclaimed::default());
         return Ok(());
     }
     keeper.keep();
@@ -156,10 +171,6 @@ fn failed(pid: i32, doing: &'static str) -> impl Fn(io::Error) -> SeedError {
     move |source| SeedError::Keep { pid, doing, source }
 }
 
-fn unix_s(from_now: Duration) -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| (since + from_now).as_secs())
-}
-
 /// Signals that end a seed in an orderly way.
 fn signals() -> io::Result<SignalFd> {
     let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
@@ -169,69 +180,36 @@ fn signals() -> io::Result<SignalFd> {
 
 /// Serves a seed to nodes that have its handle.
 fn serve(
-    listener: TcpListener,
-    handle: &Handle,
+    place: (TcpListener, &Handle),
     seed: &Arc<Seed>,
     served: &Arc<ServedSeed>,
-) -> io::Result<Server> {
+    (lineage, kept): (Lineage, KeptOwners),
+    settings: &Settings,
+) -> Result<(Server, Arc<Learned>, Arc<Census>), SeedError> {
+    let (listener, handle) = place;
+    let failed = failed(settings.pid, "start to serve");
+    let Settings { tls, tcp_only, directory, .. } = settings;
+    let certificates = tls.as_ref().map(renewed).transpose()?;
     let regions = Arc::new(Regions::new());
-    let key = regions.register(Arc::clone(served) as _)?;
+    let key = regions.register(Arc::clone(served) as _).map_err(&failed)?;
     let now_ns = unix_s(Duration::ZERO) * 1_000_000_000;
+    let learned = Arc::new(Learned::new(served.bytes().saturating_sub(DATA_AT) / PAGE_BYTES));
+    let census = Arc::new(Census::default());
     let answers = Answers {
+        census: Arc::clone(&census),
+        learned: Arc::clone(&learned),
         seed: Arc::clone(seed),
-        found: Found::new(handle.id, served.bytes(), now_ns, key),
+        found: Found::new(handle.id, served.bytes(), now_ns, key)
+            .with_owners(lineage.extents.len() as u64),
+        lineage,
+        kept,
     };
+    let local = (!tcp_only).then(|| status::memory_socket(directory, handle.id));
     let mut settings = ServerSettings::new(regions, shared_key(handle).alone());
     settings.service = Arc::new(move |request| answers.answer(request));
     settings.connections = CONNECTIONS;
-    Server::start(listener, settings)
-}
-
-/// What a keeper answers.
-struct Answers {
-    seed: Arc<Seed>,
-    found: Found,
-}
-
-impl Answers {
-    fn answer(&self, request: &[u8]) -> Result<Vec<u8>, String> {
-        if let Some(question) = protocol::decode(request) {
-            return self.answer_node(&question);
-        }
-        match serde_json::from_slice(request) {
-            Ok(Request::Renew { expires_ms }) => {
-                let expires = Duration::from_millis(expires_ms);
-                let at = Instant::now().checked_add(expires);
-                self.seed.renew(at.ok_or("it cannot live so long")?)?;
-                let renewed = Renewed { expires_unix_s: unix_s(expires) };
-                serde_json::to_vec(&renewed).map_err(|error| error.to_string())
-            }
-            Ok(Request::Reclaim { wait_ms }) => {
-                let cut_off = self.seed.reclaim(Duration::from_millis(wait_ms));
-                serde_json::to_vec(&Reclaimed { cut_off }).map_err(|error| error.to_string())
-            }
-            Err(_) => {
-                Err("it does not know this call: use one version of farfork on both sides"
-                    .to_owned())
-            }
-        }
-    }
-
-    fn answer_node(&self, question: &Question) -> Result<Vec<u8>, String> {
-        let id = Cid::from_bytes(self.found.cid);
-        let named = |why: String| format!("seed {id}: {why}");
-        match question {
-            Question::Find { image } if *image != id.to_string() => {
-                Err(format!("it has no image {image}, only seed {id}"))
-            }
-            Question::Find { .. } => {
-                self.seed.find().map_err(named)?;
-                Ok(protocol::encode(&self.found))
-            }
-            // Which pages clones touch is not recorded.
-            Question::Pages { .. } => Ok(protocol::encode(&Vec::<PageRange>::new())),
-        }
-    }
+    (settings.certificates, settings.local) = (certificates, local);
+    Ok((Server::start(listener, settings).map_err(failed)?, learned, census))
 }
 
 impl Keeper {
@@ -241,17 +219,22 @@ impl Keeper {
         let Place { listener, handle, socket, signals } = Place::open(settings)?;
         let reply = |address| Reply { address, text: handle.to_string() };
         let reply = settings.reply_at.map(reply);
-        let Prepared { model, parts, copied, shadow, frozen, forking } =
+        let Prepared { model, parts, copied, ancestor, shadow, frozen, forking } =
             prepare(settings.pid, reply.as_ref())?;
         let expires = Instant::now() + settings.expires;
         let memory_bytes = parts.iter().map(|part| part.bytes).sum();
         let copied_bytes = copied.len() as u64;
         let descriptor = Descriptor::of(&model, handle.id);
-        let region = SeedRegion::new(descriptor, parts, copied, shadow.memory());
+        let (ancestry, kept) = Ancestry::of(ancestor, &parts, settings.tls.as_ref());
+        let lineage = ancestry.lineage();
+        let owners = shares(&lineage);
+        kept.outlive(settings.expires + OWNERS_LONGER);
+        let region = SeedRegion::new(descriptor, parts, copied, ancestry, shadow.memory());
         let descriptor_bytes = region.descriptor_bytes();
         let served = Arc::new(ServedSeed::new(handle.id, region));
         let seed = Arc::new(Seed::new(expires).map_err(failed("make an event"))?);
-        let server = serve(listener, &handle, &seed, &served).map_err(failed("start to serve"))?;
+        let (server, learned, census) =
+            serve((listener, &handle), &seed, &served, (lineage, kept), settings)?;
         let micros = |duration: Duration| duration.as_micros() as u64;
         let report = Report {
             handle: handle.to_string(),
@@ -263,6 +246,7 @@ impl Keeper {
             descriptor_bytes,
             memory_bytes,
             copied_bytes,
+            owners: owners.clone(),
         };
         let (parent, grace) = (shadow.parent(), settings.grace);
         let status = Status {
@@ -271,11 +255,23 @@ impl Keeper {
             pid: parent.pid,
             keeper_pid: std::process::id() as i32,
             shadow_pid: shadow.pid(),
+            owners,
             ..Status::default()
         };
         let shadow = Some(shadow);
-        let keeper =
-            Keeper { seed, served, server, socket, signals, shadow, parent, grace, status };
+        let keeper = Keeper {
+            seed,
+            served,
+            server,
+            learned,
+            census,
+            socket,
+            signals,
+            shadow,
+            parent,
+            grace,
+            status,
+        };
         Ok((keeper, report))
     }
 
@@ -283,15 +279,13 @@ impl Keeper {
     fn keep(&mut self) {
         loop {
             let now = Instant::now();
+            self.seed.close_if_expired(now, self.grace);
             match self.seed.phase() {
-                Phase::Open if now >= self.seed.expires() => {
-                    self.seed.close("it has expired", now + self.grace);
-                }
-                Phase::Open => self.wait(self.seed.expires() - now),
+                Phase::Open => self.wait(self.seed.expires().saturating_duration_since(now)),
                 Phase::Closing { why, until } => {
-                    let nodes = self.nodes();
-                    if nodes == 0 || now >= until {
-                        return self.end(ended(&why), nodes);
+                    let left = self.left();
+                    if left.cut_off == 0 || now >= until {
+                        return self.end(ended(&why), left);
                     }
                     self.wait(LOOK.min(until - now));
                 }
@@ -303,6 +297,13 @@ impl Keeper {
     /// Nodes that may fetch pages.
     fn nodes(&self) -> usize {
         self.server.connections().saturating_sub(self.seed.reclaimers())
+    }
+
+    /// What may fetch pages: nodes, and the clones that they have. A node that has just begun has not said yet.
+    fn left(&self) -> Reclaimed {
+        let cut_off = self.nodes();
+        let clones = if cut_off > 0 { self.census.clones(Instant::now()) } else { 0 };
+        Reclaimed { cut_off, cut_off_clones: clones }
     }
 
     /// Waits for what may happen, for `limit` at most.
@@ -329,8 +330,8 @@ impl Keeper {
             self.seed.close("its keeper was ended", Instant::now());
         }
         if died && self.shadow.is_some() {
-            let nodes = self.nodes();
-            self.end(SHADOW_DIED, nodes);
+            let left = self.left();
+            self.end(SHADOW_DIED, left);
         }
     }
 
@@ -347,13 +348,15 @@ impl Keeper {
             reason,
             resumes: self.seed.found(),
             nodes: self.nodes(),
+            clones: self.left().cut_off_clones,
             served_bytes: self.server.served_bytes(),
+            known_pages: self.learned.count(),
             ..self.status.clone()
         }
     }
 
     /// Lets go of the pages, and has the parent reap the shadow.
-    fn end(&mut self, why: &str, cut_off: usize) {
+    fn end(&mut self, why: &str, cut_off: Reclaimed) {
         self.seed.close(why, Instant::now());
         self.served.end(why);
         if let Some(shadow) = self.shadow.take() {

@@ -12,6 +12,11 @@ pub enum Request {
         /// How long to wait for them, in milliseconds.
         wait_ms: u64,
     },
+    /// Let the seed live so many milliseconds from now, or longer: a seed that descends from it does.
+    Outlive {
+        /// How long that one lives.
+        expires_ms: u64,
+    },
     /// Let the seed expire so many milliseconds from now.
     Renew {
         /// How long it lives from now on.
@@ -27,8 +32,11 @@ pub struct Renewed {
 }
 
 /// The answer to [`Request::Reclaim`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaimed {
     /// Nodes that could still have fetched pages when the wait ended.
     pub cut_off: usize,
+    /// Clones on them, as they said last.
+    #[serde(default)]
+    pub cut_off_clones: u32,
 }

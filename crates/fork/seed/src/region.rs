@@ -3,7 +3,8 @@
 //! ```text
 //!  0        header      ┐ the descriptor, in the keeper's memory
 //!  4 KiB    metadata    ┘
-//!  2 MiB    data        parts: at an address of the shadow, or copied into the keeper's memory
+//!  2 MiB    data        parts: at an address of the shadow, copied into the keeper's memory, or
+//!                       at another seed, which is read instead of this one
 //!                       between them: zeros
 //! ```
 
@@ -14,12 +15,15 @@ use farfork_checkpoint::{Part, PartSource, ShadowMemory};
 use farfork_image::layout::DATA_AT;
 use farfork_image::store::Descriptor;
 
+use crate::ancestry::Ancestry;
+
 /// All bytes of a seed. They never change.
 pub struct SeedRegion {
     descriptor: Descriptor,
     /// In the order of their places, without overlaps.
     parts: Vec<Part>,
     copied: Vec<u8>,
+    ancestry: Ancestry,
     memory: ShadowMemory,
 }
 
@@ -29,9 +33,10 @@ impl SeedRegion {
         descriptor: Descriptor,
         parts: Vec<Part>,
         copied: Vec<u8>,
+        ancestry: Ancestry,
         memory: ShadowMemory,
     ) -> SeedRegion {
-        SeedRegion { descriptor, parts, copied, memory }
+        SeedRegion { descriptor, parts, copied, ancestry, memory }
     }
 
     /// Length of the file.
@@ -47,7 +52,8 @@ impl SeedRegion {
     /// Fills `into` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// The shadow has ended, or a mapped file of it has become shorter.
+    /// The shadow has ended, a mapped file of it has become shorter, or another seed owns some of the bytes:
+    /// they are not here, and zeros would be wrong.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let wanted = offset..offset + into.len() as u64;
         into.fill(0);
@@ -67,6 +73,7 @@ impl SeedRegion {
                 PartSource::Shadow(address) => {
                     self.memory.read(address + (from - place), target)?
                 }
+                PartSource::Ancestor(at) => self.ancestry.read(at + (from - place), target)?,
                 PartSource::Copied(at) => {
                     let at = (at + (from - place)) as usize;
                     target.copy_from_slice(&self.copied[at..at + target.len()]);

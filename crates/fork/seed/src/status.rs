@@ -7,9 +7,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use farfork_fabric::tcp::SOCKET_EXTENSION;
 use farfork_types::Cid;
 use serde::{Deserialize, Serialize};
 
+use crate::ancestry::OwnerShare;
 use crate::error::SeedError;
 
 /// A seed of this machine.
@@ -38,13 +40,27 @@ pub struct Status {
     pub resumes: u64,
     /// Nodes that are connected.
     pub nodes: usize,
+    /// Clones that run there, as these nodes say each half second. One of a seed that descends from this one counts, too.
+    #[serde(default)]
+    pub clones: u32,
     /// Bytes that were sent to them.
     pub served_bytes: u64,
+    /// Pages that clones were seen to need. The next ones get them first.
+    #[serde(default)]
+    pub known_pages: usize,
+    /// Seeds that own some of its memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerShare>,
 }
 
 /// How long a keeper may take to answer: it may be stopping the parent to reap the shadow.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const ENDING: &str = "sock";
+
+/// The socket at which the keeper of seed `id` offers shared memory to nodes of its host.
+pub fn memory_socket(directory: &Path, id: Cid) -> PathBuf {
+    directory.join(format!("{id}.{SOCKET_EXTENSION}"))
+}
 
 /// The socket of one keeper. Dropping it removes it.
 pub struct StatusSocket {
@@ -104,7 +120,9 @@ pub fn list(directory: &Path) -> Result<Vec<Status>, SeedError> {
         match ask(&path) {
             Ok(status) => all.push(status),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let _ = fs::remove_file(&path);
+                for path in [path.with_extension(SOCKET_EXTENSION), path] {
+                    let _ = fs::remove_file(path);
+                }
             }
             Err(error) if has_just_ended(&error) => {}
             Err(source) => {
@@ -152,11 +170,15 @@ mod tests {
             expires_unix_s: 4,
             resumes: 5,
             nodes: 6,
+            clones: 9,
+            owners: Vec::new(),
             served_bytes: 7,
+            known_pages: 8,
         };
         let socket = StatusSocket::bind(&directory, id).unwrap();
         let dead = directory.join("dead.sock");
         drop(UnixListener::bind(&dead).unwrap());
+        drop(UnixListener::bind(dead.with_extension(SOCKET_EXTENSION)).unwrap());
         let listed = std::thread::scope(|scope| {
             let listing = scope.spawn(|| list(&directory));
             while !listing.is_finished() {
