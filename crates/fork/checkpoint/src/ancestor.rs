@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use farfork_image::format::Image;
 use farfork_image::model::{Backing, Region};
@@ -22,10 +22,20 @@ use farfork_types::Cid;
 use crate::error::CheckpointError;
 use crate::maps::Mapping;
 
+/// The file that a clone was made from.
+#[derive(Clone)]
+pub struct AncestorImage {
+    /// Directory of the pool that it lies in.
+    pub pool: PathBuf,
+    /// It.
+    pub file: Arc<ImageFile>,
+}
+
 /// The image that a clone was made from.
+#[derive(Default)]
 pub struct Ancestor {
-    /// Its file.
-    pub image: Rc<ImageFile>,
+    /// Its file; none for a process that has copies.
+    pub image: Option<AncestorImage>,
     /// Device and inode of what the clone maps of it: the file, copies of it, or both. A place in all of
     /// them is the same.
     mapped: Vec<(u64, u64)>,
@@ -153,8 +163,15 @@ impl Ancestor {
             regions.push(process.memory.regions);
         }
         let has_overlay = mappings.iter().any(|mapping| mapping.start == window::OVERLAY);
-        let image = Rc::new(file);
+        let image = Some(AncestorImage { pool: path, file: Arc::new(file) });
         Ok(Some(Ancestor { image, mapped, has_overlay, regions, segments }))
+    }
+
+    /// That of a clone's process which maps nothing of the image, because it got copies; none if `mappings` has
+    /// nothing of farfork's.
+    pub fn of_copies(mappings: &[Mapping]) -> Option<Ancestor> {
+        let unknown = Ancestor::default();
+        mappings.iter().any(|mapping| unknown.owns(mapping)).then_some(unknown)
     }
 
     /// Whether `mapping` is farfork's own: the restorer's text, the threads' first stacks, the plan.
@@ -260,15 +277,17 @@ mod tests {
         let segments = BTreeMap::from([(70 * c, placed(c)), (60 * c, placed(2 * c))]);
         let other = vec![region(c, 3 * c, Backing::Anonymous)];
         let (mapped, has_overlay, regions) = (vec![(1, 2)], false, vec![other, regions]);
-        (Ancestor { image: some_image(), mapped, has_overlay, regions, segments }, file)
+        let image = Some(some_image());
+        (Ancestor { image, mapped, has_overlay, regions, segments }, file)
     }
 
     /// An image of a pool; nothing of it is read.
-    fn some_image() -> Rc<ImageFile> {
+    fn some_image() -> AncestorImage {
         let directory = tempfile::tempdir().unwrap();
         let pool = Pool::create(directory.path(), Pool::SMALLEST_BYTES).unwrap();
         let (cid, _held) = pool.begin(None).unwrap().publish().unwrap();
-        Rc::new(pool.find(cid).unwrap())
+        let file = Arc::new(pool.find(cid).unwrap());
+        AncestorImage { pool: directory.path().to_owned(), file }
     }
 
     fn ends(pieces: &[Region]) -> Vec<(u64, u64)> {

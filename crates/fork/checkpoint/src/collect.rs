@@ -9,7 +9,7 @@ use crate::copy::{self, Progress};
 use crate::descriptors::{KeptConnections, TreeDescriptors};
 use crate::diagnose;
 use crate::error::CheckpointError;
-use crate::image_pages::ImageBackedPages;
+use crate::image_pages::{FindImagePages, ImageBackedPages};
 use crate::ipc::{Ipc, Segment};
 use crate::member::{CallPlace, ObservedProcess};
 use crate::options::CheckpointOptions;
@@ -50,13 +50,14 @@ pub struct Pages {
 pub fn collect(
     tree: &StoppedTree,
     options: CheckpointOptions,
+    depth: Depth,
     refusals: &mut Refusals,
 ) -> Result<Option<Collected>, CheckpointError> {
     let seen = tree
         .living()
         .map(|(_, stopped)| ObservedProcess::observe(stopped))
         .collect::<Result<Vec<_>, _>>()?;
-    collect_observed(tree, &seen, options, Depth::All, refusals)
+    collect_observed(tree, &seen, options, depth, refusals)
 }
 
 /// How much is collected while the processes stand still.
@@ -64,6 +65,8 @@ pub fn collect(
 pub enum Depth {
     /// All.
     All,
+    /// All, and which pages a process has in common with the image that it is a clone of.
+    WithImage,
     /// What a fork does not inherit. Memory and mounts are looked at in the fork.
     State,
 }
@@ -125,8 +128,9 @@ pub fn collect_observed(
         terminals: collected.terminals,
         mounts: Vec::new(),
     };
+    model.decide_copies();
     model.content = shared.content(model.chunks() as u64);
-    if depth == Depth::All {
+    if depth != Depth::State {
         model.mounts = mounts::collect(&pids, &model, refusals)?;
     }
     Ok(Some(Collected { model, kept: collected.kept, memories, shared }))
@@ -233,9 +237,14 @@ fn members(
             continue;
         };
         refusals.about(process.pid);
-        let own = match depth {
-            Depth::All => seen.collect(objects, first_chunk, options, refusals)?,
-            Depth::State => seen.collect_state(options, refusals)?,
+        let find: Option<FindImagePages> = match depth {
+            Depth::All => Some(ImageBackedPages::find),
+            Depth::WithImage => Some(ImageBackedPages::find_all),
+            Depth::State => None,
+        };
+        let own = match find {
+            Some(find) => seen.collect(objects, first_chunk, options, find, refusals)?,
+            None => seen.collect_state(options, refusals)?,
         };
         first_chunk = own.member.memory.stored.end_chunk().max(first_chunk);
         if index == 0 {

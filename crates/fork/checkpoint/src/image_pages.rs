@@ -5,12 +5,10 @@
 //! read from the image that the clone maps.
 
 use std::fs::File;
-use std::rc::Rc;
 
-use farfork_pool::ImageFile;
 use farfork_sys::memory::{PAGE_FILE, pages_with_content};
 
-use crate::ancestor::Ancestor;
+use crate::ancestor::{Ancestor, AncestorImage};
 use crate::error::{CheckpointError, doing};
 use crate::maps::Mapping;
 use crate::memory::is_profiled;
@@ -19,31 +17,52 @@ use crate::runs::Run;
 /// A run of a process's memory, and where in the image it is mapped from, if it is.
 pub type Piece = (Run, Option<u64>);
 
-/// Where a clone maps its image and the mapping is profiled, or its pages are supplied one by one.
+/// Where a clone has pages in common with its image.
 #[derive(Default)]
 pub struct ImageBackedPages {
-    image: Option<Rc<ImageFile>>,
+    image: Option<AncestorImage>,
     /// First address, address after the last, offset in the image; in address order.
     runs: Vec<(u64, u64, u64)>,
 }
 
+/// Finds the pages of a stopped process that it has in common with its image.
+pub type FindImagePages =
+    fn(i32, &[Mapping], Option<&Ancestor>) -> Result<ImageBackedPages, CheckpointError>;
+
 impl ImageBackedPages {
-    /// Looks at the mappings of a stopped process.
+    /// Those of a stopped process in mappings that are profiled, or whose pages are supplied one by one.
     pub fn find(
         pid: i32,
         mappings: &[Mapping],
         ancestor: Option<&Ancestor>,
     ) -> Result<ImageBackedPages, CheckpointError> {
         let Some(ancestor) = ancestor else { return Ok(ImageBackedPages::default()) };
-        let is_it = |mapping: &&Mapping| {
+        ImageBackedPages::of(pid, mappings, ancestor, |mapping| {
             ancestor.serves(mapping) || ancestor.backs(mapping) && is_profiled(pid, mapping)
-        };
-        let mut found = mappings.iter().filter(is_it).peekable();
+        })
+    }
+
+    /// All of a stopped process.
+    pub fn find_all(
+        pid: i32,
+        mappings: &[Mapping],
+        ancestor: Option<&Ancestor>,
+    ) -> Result<ImageBackedPages, CheckpointError> {
+        let Some(ancestor) = ancestor else { return Ok(ImageBackedPages::default()) };
+        ImageBackedPages::of(pid, mappings, ancestor, |mapping| ancestor.backs(mapping))
+    }
+
+    fn of(
+        pid: i32,
+        mappings: &[Mapping],
+        ancestor: &Ancestor,
+        is_it: impl Fn(&Mapping) -> bool,
+    ) -> Result<ImageBackedPages, CheckpointError> {
+        let mut found = mappings.iter().filter(|mapping| is_it(mapping)).peekable();
         if found.peek().is_none() {
             return Ok(ImageBackedPages::default());
         }
-        let mut image_pages =
-            ImageBackedPages { image: Some(Rc::clone(&ancestor.image)), runs: Vec::new() };
+        let mut image_pages = ImageBackedPages { image: ancestor.image.clone(), runs: Vec::new() };
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|_| CheckpointError::Proc { pid, what: "the page map" })?;
         for mapping in found {
@@ -66,10 +85,15 @@ impl ImageBackedPages {
         }
     }
 
+    /// The image, if the process has pages in common with it.
+    pub fn image(&self) -> Option<&AncestorImage> {
+        self.image.as_ref()
+    }
+
     /// Reads what the image has at `offset`.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), CheckpointError> {
         match &self.image {
-            Some(image) => Ok(image.read_to(offset, to)?),
+            Some(image) => Ok(image.file.read_to(offset, to)?),
             None => Ok(()),
         }
     }

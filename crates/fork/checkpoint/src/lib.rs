@@ -56,7 +56,8 @@ use farfork_image::store::{Draft, Published};
 use farfork_pool::{Held, Pool};
 use farfork_types::Cid;
 
-use collect::collect;
+pub use ancestor::AncestorImage;
+use collect::{Depth, collect};
 pub use copy::Progress;
 use descriptors::KeptConnections;
 pub use error::CheckpointError;
@@ -126,7 +127,8 @@ pub fn dry_run(
     tree::look_at(target)?;
     let tree = tree::stop(target).map_err(diagnose::explain_frozen)?;
     let mut refusals = Refusals::new(target.pid());
-    let collected = collect(&tree, options, &mut refusals).map_err(diagnose::explain_frozen)?;
+    let collected =
+        collect(&tree, options, Depth::All, &mut refusals).map_err(diagnose::explain_frozen)?;
     Ok((collected.map(|collected| collected.model), refusals.into_list()))
 }
 
@@ -144,7 +146,8 @@ pub fn checkpoint(
     let reserved = reserve(pool, user, target);
     let stopped = tree::stop(target).map_err(diagnose::explain_frozen)?;
     let mut refusals = Refusals::new(target.pid());
-    let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
+    let collected =
+        collect(&stopped, options, Depth::All, &mut refusals).map_err(diagnose::explain_frozen)?;
     let refusals = refusals.into_list();
     let Some(mut collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));

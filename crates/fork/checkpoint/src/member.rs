@@ -4,7 +4,7 @@ use farfork_image::model::{MadeOn, Member, Memory, Process};
 
 use crate::ancestor::{self, Ancestor};
 use crate::error::CheckpointError;
-use crate::image_pages::ImageBackedPages;
+use crate::image_pages::{FindImagePages, ImageBackedPages};
 use crate::inject::{Injector, leftover};
 use crate::maps::{self, Mapping};
 use crate::memory::{self, AddressSpace};
@@ -81,10 +81,13 @@ impl<'f> ObservedProcess<'f> {
     ) -> Result<ObservedProcess<'f>, CheckpointError> {
         let left = leftover::restore_threads(stopped, &mappings)?;
         mappings.retain(|mapping| Some((mapping.start, mapping.end)) != left);
-        let ancestor = Ancestor::find(stopped.pid(), &mappings)?;
+        let mut ancestor = Ancestor::find(stopped.pid(), &mappings)?;
         let has_own_filters = filters::is_farforks(stopped.pid());
-        if ancestor.is_none() && has_own_filters && mappings.iter().any(ancestor::is_of_pool) {
-            return Err(CheckpointError::WindowUnmapped { pid: stopped.pid() });
+        if ancestor.is_none() && has_own_filters {
+            if mappings.iter().any(ancestor::is_of_pool) {
+                return Err(CheckpointError::WindowUnmapped { pid: stopped.pid() });
+            }
+            ancestor = Ancestor::of_copies(&mappings);
         }
         let is_under_own = ancestor.is_some() || has_own_filters;
         Ok(ObservedProcess { stopped, mappings, ancestor, own_filters: is_under_own.into() })
@@ -113,19 +116,20 @@ impl<'f> ObservedProcess<'f> {
     }
 
     /// Everything about it, with room for its memory in the image's chunks from number
-    /// `first_chunk` on.
+    /// `first_chunk` on, and with the pages that `find` finds to have in common with its image.
     pub fn collect(
         &self,
         objects: &Objects,
         first_chunk: u64,
         options: CheckpointOptions,
+        find: FindImagePages,
         refusals: &mut Refusals,
     ) -> Result<CollectedProcess, CheckpointError> {
         let pid = self.pid();
         let ancestor = self.ancestor.as_ref();
         let space = AddressSpace::look(pid, &self.mappings, ancestor, objects, refusals)?;
         let mut collected = self.collect_state(options, refusals)?;
-        collected.image_pages = ImageBackedPages::find(pid, &self.mappings, ancestor)?;
+        collected.image_pages = find(pid, &self.mappings, ancestor)?;
         collected.runs = space.put_into(&mut collected.member.memory, first_chunk);
         Ok(collected)
     }

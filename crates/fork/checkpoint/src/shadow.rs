@@ -13,6 +13,7 @@
 //! prepared it, whatever ends that; what is read from it was the process's when it was prepared.
 
 mod deferred;
+mod parts;
 mod reply;
 
 use std::fs::{self, File};
@@ -23,11 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork_image::model::{Backing, Model, Region, Segment};
+use farfork_image::model::{Backing, Model, Region};
 use farfork_sys::{memory, pidfd, proc};
 
-use crate::collect::{Collected, Pages, collect};
-use crate::copy::{self, placed};
+use crate::ancestor::AncestorImage;
+use crate::collect::{Collected, Depth, Pages, collect};
+use crate::copy;
 use crate::error::{CheckpointError, doing};
 use crate::inject::StoppedCopy;
 use crate::member::ObservedProcess;
@@ -38,7 +40,10 @@ use crate::stopped::StoppedProcess;
 use crate::tree::{StoppedTree, Target};
 use crate::{diagnose, shadows, tree};
 
+pub use parts::{Part, PartSource};
 pub use reply::Reply;
+
+use parts::parts;
 
 /// A process that is prepared to be forked anywhere.
 pub struct Prepared {
@@ -48,32 +53,14 @@ pub struct Prepared {
     pub parts: Vec<Part>,
     /// What the shadow does not inherit.
     pub copied: Vec<u8>,
+    /// The image that the process is a clone of, if parts lie there.
+    pub ancestor: Option<AncestorImage>,
     /// The frozen copy.
     pub shadow: Shadow,
     /// How long the process was stopped.
     pub frozen: Duration,
     /// How long the fork of the shadow took, part of `frozen`.
     pub forking: Duration,
-}
-
-/// Part of an image's chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Offset in the chunks, the first of which begins at 0.
-    pub place: u64,
-    /// Length.
-    pub bytes: u64,
-    /// Where it comes from.
-    pub source: PartSource,
-}
-
-/// Where the bytes of a [`Part`] are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartSource {
-    /// At this address of the shadow.
-    Shadow(u64),
-    /// At this offset of [`Prepared::copied`].
-    Copied(u64),
 }
 
 /// The frozen copy of a process. It belongs to the thread that has made it. Dropping it kills it.
@@ -137,7 +124,8 @@ fn prepare_whole(target: Target, reply: Option<&Reply>) -> Result<Prepared, Chec
     reply.map_or(Ok(()), |reply| reply.check(target.pid()))?;
     let mut refusals = Refusals::new(target.pid());
     let options = CheckpointOptions::default();
-    let collected = collect(&stopped, options, &mut refusals).map_err(diagnose::explain_frozen)?;
+    let collected = collect(&stopped, options, Depth::WithImage, &mut refusals);
+    let collected = collected.map_err(diagnose::explain_frozen)?;
     let refusals = refusals.into_list();
     let Some(collected) = collected.filter(|_| refusals.is_empty()) else {
         return Err(CheckpointError::Refused(refusals));
@@ -148,7 +136,8 @@ fn prepare_whole(target: Target, reply: Option<&Reply>) -> Result<Prepared, Chec
     let frozen = stopped.since().elapsed();
     drop(stopped);
     shadow.goes_first();
-    Ok(Prepared { model: collected.model, parts, copied, shadow, frozen, forking })
+    let ancestor = collected.memories.first().and_then(|pages| pages.image_pages.image()).cloned();
+    Ok(Prepared { model: collected.model, parts, copied, ancestor, shadow, frozen, forking })
 }
 
 /// Forks the shadow, and copies what it does not have.
@@ -203,87 +192,6 @@ fn unneeded(model: &Model) -> Vec<Run> {
     let mut runs: Vec<Run> = shared.map(|region| (region.start, region.end)).collect();
     runs.extend(&memory.aio_rings);
     runs
-}
-
-/// Whether a fork has the content of a region.
-fn is_inherited(region: &Region) -> bool {
-    let traits = region.traits;
-    // Of huge pages that were set aside there may be none left when one has to be copied.
-    !traits.dont_fork && !traits.wipe_on_fork && traits.page_shift == 0
-}
-
-/// Where the data come from; copies what the shadow does not have.
-fn parts(collected: &Collected, pages: &Pages) -> Result<(Vec<Part>, Vec<u8>), CheckpointError> {
-    let (mut parts, mut copied) = (Vec::new(), Vec::new());
-    let memory = &collected.model.members[pages.member].memory;
-    for region in &memory.regions {
-        let own = within(&pages.runs, region);
-        for (start, end, at) in placed(&own, &memory.stored.segments) {
-            let (place, bytes) = (at as u64, end - start);
-            let source = if is_inherited(region) {
-                PartSource::Shadow(start)
-            } else {
-                let from = copied.len();
-                copied.resize(from + bytes as usize, 0);
-                let mem = copy::open(pages.pid)?;
-                copy::read(pages.pid, &mem, &pages.image_pages, start, &mut copied[from..])?;
-                PartSource::Copied(from as u64)
-            };
-            parts.push(Part { place, bytes, source });
-        }
-    }
-    parts.extend(content(collected, pages.pid, &mut copied)?);
-    parts.sort_by_key(|part| part.place);
-    Ok((joined(parts), copied))
-}
-
-/// Copies the content of shared objects.
-fn content(
-    collected: &Collected,
-    pid: i32,
-    copied: &mut Vec<u8>,
-) -> Result<Option<Part>, CheckpointError> {
-    let segments = &collected.model.content.segments;
-    let Some(place) = segments.iter().map(|segment| segment.place).min() else { return Ok(None) };
-    let end = segments.iter().map(|segment| segment.place + segment.bytes).max().unwrap_or(place);
-    let moved: Vec<Segment> = segments
-        .iter()
-        .map(|segment| Segment { place: segment.place - place, ..*segment })
-        .collect();
-    let (from, bytes) = (copied.len(), end - place);
-    copied.resize(from + bytes as usize, 0);
-    collected.shared.copy(pid, &moved, &mut copied[from..])?;
-    Ok(Some(Part { place, bytes, source: PartSource::Copied(from as u64) }))
-}
-
-/// What of sorted `runs` lies in a region.
-fn within(runs: &[Run], region: &Region) -> Vec<Run> {
-    let first = runs.partition_point(|run| run.1 <= region.start);
-    let inside = runs[first..].iter().take_while(|run| run.0 < region.end);
-    inside.map(|run| (run.0.max(region.start), run.1.min(region.end))).collect()
-}
-
-/// Makes one part of neighbours that are neighbours where they come from.
-fn joined(parts: Vec<Part>) -> Vec<Part> {
-    let mut joined: Vec<Part> = Vec::new();
-    for part in parts {
-        match joined.last_mut() {
-            Some(last) if last.goes_on_with(&part) => last.bytes += part.bytes,
-            _ => joined.push(part),
-        }
-    }
-    joined
-}
-
-impl Part {
-    fn goes_on_with(&self, next: &Part) -> bool {
-        let continues = match (self.source, next.source) {
-            (PartSource::Shadow(here), PartSource::Shadow(there))
-            | (PartSource::Copied(here), PartSource::Copied(there)) => here + self.bytes == there,
-            _ => false,
-        };
-        continues && self.place + self.bytes == next.place
-    }
 }
 
 impl Shadow {
@@ -360,25 +268,5 @@ impl ShadowMemory {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the frozen copy has ended"));
         }
         read
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_in_both_places_are_one_part() {
-        let part = |place, source| Part { place, bytes: 4096, source };
-        use PartSource::{Copied, Shadow};
-        let parts = vec![
-            part(0, Shadow(0x10000)),
-            part(4096, Shadow(0x11000)),
-            part(8192, Copied(0)),
-            part(16384, Copied(4096)),
-        ];
-        let joined = joined(parts);
-        assert_eq!(joined[0], Part { place: 0, bytes: 8192, source: Shadow(0x10000) });
-        assert_eq!(joined.len(), 3);
     }
 }

@@ -7,10 +7,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farfork_types::elastic::ShareSet;
 use farfork_types::wire::{
     Call, CloneState, GhostCall, GhostState, Promoted, Promotion, Reply, RestoreCall, Running,
     Verified, VerifyCall,
 };
+use farfork_types::{Cid, LocalShare};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -198,6 +200,19 @@ impl Client {
         }
     }
 
+    /// How many clones of each image the node has.
+    pub fn count(&self) -> Result<Vec<(Cid, u32)>, NodeError> {
+        self.channel.send(&Call::Count, &[])?;
+        let mut counts = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Clones { cid, count } => counts.extend(cid.parse().ok().zip(Some(count))),
+                Reply::Done => return Ok(counts),
+                other => return Err(unexpected(other)),
+            }
+        }
+    }
+
     /// The clones of the node.
     pub fn list(&self) -> Result<Vec<CloneState>, NodeError> {
         self.channel.send(&Call::List, &[])?;
@@ -219,6 +234,15 @@ impl Client {
         self.channel.send_about(&Call::Promote { pid, pages }, pid)?;
         match self.reply()? {
             Reply::Promoted(promoted) => Ok(promoted),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Has a share of the memory of the clone with this pid near.
+    pub fn set_share(&self, pid: i32, local: LocalShare) -> Result<ShareSet, NodeError> {
+        self.channel.send_about(&Call::SetShare { pid, local }, pid)?;
+        match self.reply()? {
+            Reply::ShareSet(set) => Ok(set),
             other => Err(unexpected(other)),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use farfork_pool::PoolError;
 use farfork_restore::RestoreError;
 use farfork_types::wire::{AddressRange, InheritedFd};
-use farfork_types::{Cid, Tiering};
+use farfork_types::{Cid, LocalShare, Tiering};
 
 /// Why a call to the agent failed.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +65,29 @@ pub enum NodeError {
         "cannot change the local share of a clone that waits in its ghost; use an empty ghost, or none"
     )]
     ShareAttached,
+    /// Pages are watched, or another policy decides about them.
+    #[error(
+        "cannot change the share of near memory of clone {pid}: only clones under mow that are not profiled \
+         have one; start one with farfork restore --local-share"
+    )]
+    ShareOfOther {
+        /// Its pid, as the client sees it.
+        pid: i32,
+    },
+    /// No page goes back into the pool.
+    #[error(
+        "cannot lower the share of near memory of clone {pid} from {from} to {to} thousandths: this machine \
+         has one kind of memory only, and pages are never given back to the pool; start another clone with \
+         farfork restore --local-share {to}"
+    )]
+    ShareLowered {
+        /// Its pid, as the client sees it.
+        pid: i32,
+        /// What it has.
+        from: LocalShare,
+        /// What was asked for.
+        to: LocalShare,
+    },
     /// There is not so much memory.
     #[error(
         "cannot make {bytes} bytes of the image local: the clone's cgroup, or this machine, has less free; \

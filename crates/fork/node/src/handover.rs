@@ -4,10 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use farfork_plan::protocol::Request;
+use farfork_pool::BorrowedImage;
 use farfork_restore::{RequestFds, Started};
 
 use crate::error::NodeError;
-use crate::images::{NodeImage, Pin};
+use crate::images::NodeImage;
 use crate::overlays::Overlay;
 
 /// A request and all that goes with it.
@@ -15,7 +16,7 @@ pub struct Handover<'h> {
     /// The image.
     pub image: &'h NodeImage,
     /// Keeps the image in the pool.
-    pub pin: &'h Pin,
+    pub pin: &'h BorrowedImage,
     /// The overlay, if there is one.
     pub overlay: Option<Arc<Overlay>>,
     /// The request, without its overlay.
@@ -33,7 +34,7 @@ impl Handover<'_> {
         let Handover { image, pin, overlay, request, externals } = self;
         let overlay_bytes = overlay.as_ref().map_or(0, |overlay| overlay.bytes);
         let request = Request { overlay_bytes, ..request };
-        let mapped = image.attached.copy().map_or(pin.file().as_fd(), AsFd::as_fd);
+        let mapped = image.attached.copy().map_or(pin.image().file().as_fd(), AsFd::as_fd);
         let fds = RequestFds {
             image: mapped,
             pin: pin.lock().map_or(mapped, AsFd::as_fd),

@@ -1,23 +1,25 @@
 //! Pools and images that this node uses, and their pins.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::fd::OwnedFd;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farfork_image::mounts;
 use farfork_image::verify::{self, Seen};
 use farfork_pages::Observed;
 use farfork_pages::overlay::{OverlayKind, Start};
-use farfork_pool::{Epochs, ImageFile, ImageId, NodeRow, PageBits, PinFile, Pool, PoolError};
+use farfork_pool::{
+    BorrowedImage, Epochs, Host, ImageFile, ImageId, Ownership, PageBits, PinFile, Pool, PoolError,
+};
 use farfork_restore::{AttachedImage, ImageSource, RestoreError, attach};
 use farfork_types::{Cid, Tiering};
 
 use crate::error::NodeError;
+use crate::far_order;
 use crate::far_parts;
 use crate::headroom::{self, MemoryHeadroom};
 use crate::overlays::{Overlay, Overlays};
@@ -43,9 +45,7 @@ pub struct Images {
 /// One pool as this node uses it.
 #[derive(Debug)]
 pub struct NodePool {
-    pool: Pool,
-    row: NodeRow,
-    pins: PinFile,
+    host: Arc<Host>,
     /// Device and inode.
     file: (u64, u64),
     /// Images that were read, whether clones of them live or not.
@@ -54,7 +54,6 @@ pub struct NodePool {
     source: ImageSource,
     /// An image is read once, and copied once, by the thread that needs it first.
     reading: Mutex<()>,
-    pinning: Mutex<PinLocks>,
     /// The node's tables have one writer.
     noting: Mutex<()>,
 }
@@ -75,31 +74,6 @@ pub struct NodeImage {
     seen: Mutex<Seen>,
     /// When a clone was last asked for.
     used: Mutex<Option<Instant>>,
-}
-
-/// An image in use: held by a clone that lives or is being started.
-#[derive(Debug)]
-pub struct Pin {
-    pool: Arc<NodePool>,
-    file: ImageFile,
-    lock: Option<Arc<OwnedFd>>,
-}
-
-/// Locks that pins of this agent hold, one for all clones of an image: at each lock and close of the file
-/// the kernel walks over all its locks.
-#[derive(Debug, Default)]
-struct PinLocks(HashMap<Cid, Weak<OwnedFd>>);
-
-impl PinLocks {
-    fn lock(&mut self, pins: &PinFile, cid: Cid) -> Result<Arc<OwnedFd>, PoolError> {
-        if let Some(lock) = self.0.get(&cid).and_then(Weak::upgrade) {
-            return Ok(lock);
-        }
-        self.0.retain(|_, lock| lock.strong_count() > 0);
-        let lock = Arc::new(pins.hold(cid)?);
-        self.0.insert(cid, Arc::downgrade(&lock));
-        Ok(lock)
-    }
 }
 
 impl Images {
@@ -130,15 +104,21 @@ impl Images {
     pub fn reconcile(&self) {
         let pools: Vec<Arc<NodePool>> = locked(&self.pools).values().cloned().collect();
         for pool in pools {
-            let _pinning = locked(&pool.pinning);
             // A pool that is gone has nothing to be let go of.
-            let _ = pool.pool.reconcile(&pool.row, &pool.pins);
+            let _ = pool.host.settle();
         }
+    }
+
+    /// Lets go of pools that no clone uses and that are gone: far processes take theirs along.
+    fn forget_gone(&self) {
+        let mut pools = locked(&self.pools);
+        pools.retain(|path, pool| Arc::strong_count(pool) > 1 || pool.is_at(path));
     }
 
     /// Looks at the files of images in use, so that a restore need not: that takes about 1.5 us a
     /// file, a tenth of what a clone of a Python process takes in all.
     pub fn refresh(&self) {
+        self.forget_gone();
         let pools: Vec<Arc<NodePool>> = locked(&self.pools).values().cloned().collect();
         for pool in pools {
             let images: Vec<Arc<NodeImage>> = locked(&pool.images).values().cloned().collect();
@@ -146,6 +126,7 @@ impl Images {
                 image.refresh();
             }
             pool.drop_idle_copies();
+            far_order::learn(pool.pool());
         }
     }
 }
@@ -158,23 +139,20 @@ impl NodePool {
         // A directory that cannot be made shows as an error of the file in it.
         let _ = fs::create_dir_all(&directory);
         let pins = PinFile::open(&directory.join(paths::pool_name(&pool)))?;
-        let row = pool.register_node(node, &pins)?;
-        // An agent before this one may have died with clones that ended since.
-        pool.reconcile(&row, &pins)?;
-        let (images, reading) = (Mutex::default(), Mutex::default());
-        let (pinning, noting) = (Mutex::default(), Mutex::default());
-        Ok(NodePool { pool, row, pins, file, images, source, reading, pinning, noting })
+        let host = Host::register(pool, node, pins)?;
+        let (images, reading, noting) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(NodePool { host, file, images, source, reading, noting })
     }
 
     /// Whether the pool is still what is at `path`: it may have been made anew.
     fn is_at(&self, path: &Path) -> bool {
         let identity = |m: fs::Metadata| (m.dev(), m.ino());
-        fs::metadata(path).is_ok_and(|now| identity(now) == self.file) && self.pool.is_intact()
+        fs::metadata(path).is_ok_and(|now| identity(now) == self.file) && self.pool().is_intact()
     }
 
     /// The pool.
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        self.host.pool()
     }
 
     /// Adds what a clone has done to the table of this node beside its image, which must not be
@@ -187,18 +165,18 @@ impl NodePool {
     ) -> Result<(), NodeError> {
         let bits = PageBits::from(&observed.access());
         let _noting = locked(&self.noting);
-        Ok(self.pool.add_access(self.row.id(), cid, epochs, &bits)?)
+        Ok(self.pool().add_access(self.host.id(), cid, epochs, &bits)?)
     }
 
-    /// Pins `cid` and reads it, unless it was read before.
-    pub fn attach(self: &Arc<Self>, cid: Cid) -> Result<(Arc<NodeImage>, Pin), NodeError> {
-        let pin = self.pin(cid)?;
-        let image = match self.known(&pin.file.id) {
+    /// Borrows `cid` and reads it, unless it was read before.
+    pub fn attach(&self, cid: Cid) -> Result<(Arc<NodeImage>, BorrowedImage), NodeError> {
+        let borrowed = self.host.borrow(cid)?;
+        let image = match self.known(&borrowed.image().id) {
             Some(image) => image,
-            None => self.read(&pin.file)?,
+            None => self.read(borrowed.image())?,
         };
         image.check_files(cid)?;
-        Ok((image, pin))
+        Ok((image, borrowed))
     }
 
     /// Forgets what was read of an image.
@@ -221,8 +199,15 @@ impl NodePool {
         if self.source != ImageSource::Pool && !self.make_room(bytes) {
             return Err(NodeError::NoRoomForCopy { cid, bytes });
         }
-        let whole = far_parts::with_far_side(file)?;
-        let attached = attach(&self.pool, whole.as_ref().unwrap_or(file), self.source)?;
+        let is_mapped = self.source != ImageSource::Copy;
+        let whole = match is_mapped {
+            true => far_parts::for_clones(file)?,
+            false => far_parts::with_far_side(file)?,
+        };
+        let attached = attach(self.pool(), whole.as_ref().unwrap_or(file), self.source)?;
+        if let Some(whole) = whole.filter(|_| is_mapped) {
+            far_order::prefetch_parts(self.pool(), &whole);
+        }
         let (files_seen, seen, used) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (overlays, starts) = (Overlays::default(), AtomicU32::new(0));
         let epoch = Mutex::default();
@@ -243,14 +228,14 @@ impl NodePool {
         if self.source != ImageSource::Pool {
             self.drop_copies_but(|image| {
                 let own = &image.attached.image.id;
-                image.is_in_use() && self.pool.find(own.cid).is_ok_and(|now| now.id == *own)
+                image.is_in_use() && self.pool().find(own.cid).is_ok_and(|now| now.id == *own)
             });
         }
     }
 
     /// Drops copies that no clone maps, except for those that `keeps` keeps.
     fn drop_copies_but(&self, keeps: impl Fn(&NodeImage) -> bool) {
-        let is_held = |image: &NodeImage| self.pins.is_held(image.attached.image.id.cid);
+        let is_held = |image: &NodeImage| self.host.is_in_use(image.attached.image.id.cid);
         locked(&self.images).retain(|_, image| {
             keeps(image) || Arc::strong_count(image) > 1 || is_held(image).unwrap_or(true)
         });
@@ -265,23 +250,6 @@ impl NodePool {
             self.drop_copies_but(|_| false);
         }
         has_room()
-    }
-
-    fn pin(self: &Arc<Self>, cid: Cid) -> Result<Pin, NodeError> {
-        // Against `unpin`, which looks whether it drops the last lock.
-        let mut locks = locked(&self.pinning);
-        self.pool.pin(&self.row, cid)?;
-        let file = self.pool.find(cid)?;
-        let lock = Some(locks.lock(&self.pins, cid)?);
-        Ok(Pin { pool: Arc::clone(self), file, lock })
-    }
-
-    fn unpin(&self, cid: Cid) -> Result<(), NodeError> {
-        let _pinning = locked(&self.pinning);
-        if !self.pins.is_held(cid)? {
-            self.pool.unpin(&self.row, cid)?;
-        }
-        Ok(())
     }
 }
 
@@ -381,30 +349,5 @@ impl NodeImage {
         changes.extend(mounts::changed_mounts(&self.attached.image.model.mounts));
         *locked(&self.files_seen) = changes.is_empty().then_some(now);
         changes
-    }
-}
-
-impl Pin {
-    /// The pool that the image is in.
-    pub fn pool(&self) -> &Pool {
-        &self.pool.pool
-    }
-
-    /// The file of the image.
-    pub fn file(&self) -> &File {
-        self.file.file()
-    }
-
-    /// The lock that init and clone hold too.
-    pub fn lock(&self) -> Option<&OwnedFd> {
-        self.lock.as_deref()
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        drop(self.lock.take());
-        // A pin that stays is cleared by the next agent, or by `pool check`.
-        let _ = self.pool.unpin(self.file.id.cid);
     }
 }

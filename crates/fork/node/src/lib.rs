@@ -13,10 +13,13 @@
 
 mod addresses;
 mod agent;
+mod borrow;
 mod channel;
 pub mod client;
+mod elastic;
 mod error;
 mod externals;
+mod far_order;
 mod far_parts;
 mod ghosts;
 mod handover;
@@ -42,7 +45,8 @@ mod user;
 mod workers;
 
 pub use agent::{Settings, serve};
+pub use borrow::ServedImage;
 pub use error::NodeError;
-pub use far_parts::{node_of, with_far_side};
+pub use far_parts::{Removal, node_of, remove_unnamed, with_far_side};
 pub use farfork_restore::ImageSource;
 pub use leftovers::{clear_pins, forget_node, has_ghosts, leave_ghosts, thaw_ghosts};

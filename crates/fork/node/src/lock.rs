@@ -16,6 +16,17 @@ const TRIES: u32 = 20;
 /// Takes the lock beside the socket, which an agent holds as long as it lives. [`crate::clear_pins`] may
 /// hold it for a moment.
 pub fn take(path: &Path) -> Result<fs::File, NodeError> {
+    for _ in 0..TRIES {
+        if let Some(lock) = try_take(path)? {
+            return Ok(lock);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err(NodeError::Agent(format!("a node agent already serves {}", path.display())))
+}
+
+/// The same, if no process holds it.
+pub fn try_take(path: &Path) -> Result<Option<fs::File>, NodeError> {
     let create = || {
         paths::demand_own(path)?;
         paths::lock_file(&path.with_extension("lock"))
@@ -25,11 +36,5 @@ pub fn take(path: &Path) -> Result<fs::File, NodeError> {
         path: path.to_owned(),
         source,
     })?;
-    for _ in 0..TRIES {
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(lock);
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Err(NodeError::Agent(format!("a node agent already serves {}", path.display())))
+    Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok().then_some(lock))
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use farfork_image::layout::MappedSpan;
 use farfork_image::model::{Member, Model};
 use farfork_pages::{Observed, Touched};
-use farfork_pool::{Epochs, Medium};
+use farfork_pool::{BorrowedImage, Epochs, Medium};
 use farfork_restore::AttachedImage;
 use farfork_sys::memory::{PAGE_FILE, PageRun, pages_with_content, watched_pages};
 use farfork_sys::proc;
@@ -27,7 +27,7 @@ use farfork_sys::status::Status;
 use farfork_types::{Cid, PAGE_BYTES};
 use memmap2::{Advice, MmapOptions};
 
-use crate::images::{NodePool, Pin};
+use crate::images::NodePool;
 use crate::sync::locked;
 
 /// When a clone is first looked at, and by how much the intervals grow.
@@ -85,13 +85,15 @@ impl Watched {
 ///
 /// # Errors
 /// The image cannot be mapped.
-pub fn are_read_pages_reported(pin: &Pin, attached: &AttachedImage) -> io::Result<bool> {
+pub fn are_read_pages_reported(pin: &BorrowedImage, attached: &AttachedImage) -> io::Result<bool> {
     if attached.medium != Medium::Dax {
         return Ok(true);
     }
     let place = attached.image.plan_offset;
-    let page =
-        MmapOptions::new().offset(place).len(PAGE_BYTES as usize).map_raw_read_only(pin.file())?;
+    let page = MmapOptions::new()
+        .offset(place)
+        .len(PAGE_BYTES as usize)
+        .map_raw_read_only(pin.image().file())?;
     // Maps it without reading: a file that is shorter than it was is an error then, no signal.
     page.advise(Advice::PopulateRead)?;
     let start = page.as_ptr() as u64;

@@ -8,17 +8,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use farfork_pool::BorrowedImage;
 use farfork_restore::{Event, Members, Started};
 use farfork_sys::pidfd;
 use farfork_types::wire::MissingPage;
-use farfork_types::{Cid, Tiering};
+use farfork_types::{Cid, LocalShare, Tiering};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::ghosts::Container;
-use crate::images::{NodeImage, NodePool, Pin};
+use crate::images::{NodeImage, NodePool};
 use crate::missing;
 use crate::profile::Profile;
 use crate::sync::{locked, unpoisoned};
@@ -43,6 +44,10 @@ pub struct RunningClone {
     pub pool: Arc<NodePool>,
     /// Its image as this node has it.
     pub image: Arc<NodeImage>,
+    /// The share of near memory that was asked for last.
+    pub local_share: Mutex<Option<LocalShare>>,
+    /// Held while a share is made near: one call at a time.
+    pub share_turn: Mutex<()>,
     /// Bytes that were made local while it ran.
     pub promoted_bytes: AtomicU64,
     /// When it was added, in microseconds since 1970.
@@ -53,7 +58,7 @@ pub struct RunningClone {
     members: Option<Members>,
     /// The clone and no other process that has its pid later; nothing if it has ended already.
     process: Option<OwnedFd>,
-    pin: Mutex<Option<Pin>>,
+    pin: Mutex<Option<BorrowedImage>>,
     /// Whether it was killed. It is not frozen after that, or would not end.
     is_killed: AtomicBool,
     /// What it runs in, if it was started in a ghost.
@@ -180,8 +185,10 @@ pub struct CloneOrigin {
     pub pool: Arc<NodePool>,
     /// Its image as this node has it.
     pub image: Arc<NodeImage>,
+    /// The share of near memory that was asked for.
+    pub local_share: Option<LocalShare>,
     /// Keeps the image in the pool.
-    pub pin: Pin,
+    pub pin: BorrowedImage,
     /// Its ghost's container, if it was started in a ghost.
     pub container: Option<Container>,
 }
@@ -281,6 +288,8 @@ impl Registry {
             profile: origin.profile,
             pool: origin.pool,
             image: origin.image,
+            local_share: Mutex::new(origin.local_share),
+            share_turn: Mutex::new(()),
             promoted_bytes: AtomicU64::new(0),
             added_unix_us: missing::now_unix_us(),
             seen: AtomicI32::new(origin.pid),

@@ -1,5 +1,6 @@
 //! One session: a client's call, from its request to its last reply.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -9,10 +10,12 @@ use std::time::Duration;
 use farfork_pages::Access;
 use farfork_restore::Template;
 use farfork_sys::words;
+use farfork_types::LocalShare;
 use farfork_types::wire::{Call, CloneState, Promotion, Reply, RestoreCall};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Channel, Received};
+use crate::elastic;
 use crate::error::NodeError;
 use crate::ghosts::Ghosts;
 use crate::headroom::MemoryHeadroom;
@@ -22,6 +25,7 @@ use crate::preforked::PreforkedInits;
 use crate::profile::Sampler;
 use crate::promote;
 use crate::registry::{CloneEnd, CloneNumber, Registry, RunningClone};
+use crate::sync::locked;
 use crate::usage;
 use crate::user::OwnIds;
 
@@ -60,6 +64,10 @@ impl Node {
             Ok(None) => return Ok(()),
             Err(error) => return channel.send(&Reply::Failed { message: error.to_string() }, &[]),
         };
+        // A far process counts each half second, which would keep an agent for ever.
+        if !matches!(document, Call::Count) {
+            self.registry.touch();
+        }
         let result = match document {
             Call::Restore(call) => self.restore(channel, &call, fds),
             Call::Verify(call) => self.verify(channel, &call),
@@ -68,7 +76,9 @@ impl Node {
             Call::Kill { pid, signal } => self.kill(channel, about, pid, signal),
             Call::Pause { pid, paused } => self.pause(channel, about, pid, paused),
             Call::List => self.list(channel),
+            Call::Count => self.count(channel),
             Call::Promote { pid, pages } => self.promote(channel, about, pid, &pages),
+            Call::SetShare { pid, local } => self.set_share(channel, about, pid, local),
             Call::ReadRate { pool } => self.read_rate(channel, &pool),
             Call::GhostStart(call) => self.start_ghost(channel, &call),
             Call::GhostList => self.list_ghosts(channel),
@@ -200,6 +210,19 @@ impl Node {
         channel.send(&Reply::Promoted(promoted), &[])
     }
 
+    fn set_share(
+        &self,
+        channel: &Channel,
+        about: Option<i32>,
+        seen: i32,
+        local: LocalShare,
+    ) -> Result<(), NodeError> {
+        let clone = self.clone_of(about, seen)?;
+        let access = Access::from(clone.pool.pool().access(clone.cid)?);
+        let set = elastic::set_share(&clone, &access, local)?;
+        channel.send(&Reply::ShareSet(set), &[])
+    }
+
     fn read_rate(&self, channel: &Channel, pool: &Path) -> Result<(), NodeError> {
         let bytes_per_s = self.images.pool(pool)?.pool().read_rate()?;
         channel.send(&Reply::ReadRate { bytes_per_s }, &[])
@@ -208,6 +231,18 @@ impl Node {
     fn list(&self, channel: &Channel) -> Result<(), NodeError> {
         for clone in self.registry.living() {
             channel.send_about(&Reply::Clone(self.describe(&clone)), clone.pid)?;
+        }
+        channel.send(&Reply::Done, &[])
+    }
+
+    /// Without a look at their memory: this is asked again and again.
+    fn count(&self, channel: &Channel) -> Result<(), NodeError> {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for clone in self.registry.living() {
+            *counts.entry(clone.cid.to_string()).or_default() += 1;
+        }
+        for (cid, count) in counts {
+            channel.send(&Reply::Clones { cid, count }, &[])?;
         }
         channel.send(&Reply::Done, &[])
     }
@@ -225,6 +260,7 @@ impl Node {
             local_bytes: usage.local_bytes,
             near_bytes: placement.near_bytes,
             far_bytes: placement.far_bytes,
+            local_permille: *locked(&clone.local_share),
             promoted_bytes: clone.promoted_bytes.load(Ordering::Relaxed),
             pool_bytes: usage.pool_bytes,
             vmas: usage.vmas,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use farfork_pages::overlay::{OverlayKind, Start};
 use farfork_pages::share::Share;
 use farfork_plan::protocol::{PidMode, Request};
+use farfork_pool::BorrowedImage;
 use farfork_restore::{Event, PeerEnd, RequestFds, Started, Template};
 use farfork_sys::words;
 use farfork_types::wire::{Reply, RestoreCall, Running};
@@ -23,7 +24,7 @@ use crate::externals;
 use crate::ghosts::{AttachedGhost, Container, GhostStage, WaitingGhost};
 use crate::handover::Handover;
 use crate::headroom::MemoryHeadroom;
-use crate::images::{NodeImage, Pin};
+use crate::images::NodeImage;
 use crate::profile::{self, Profile, Watched};
 use crate::registry::{CloneNumber, CloneOrigin};
 use crate::rings::Rings;
@@ -48,7 +49,7 @@ struct StartingClone {
     started: Started,
     container: Option<Container>,
     /// What held the image as long as the clone waited in its ghost.
-    _pin: Option<Pin>,
+    _pin: Option<BorrowedImage>,
     /// The end on which it has waited, which it closes on its way.
     _peer_end: Option<PeerEnd>,
     warnings: Vec<String>,
@@ -111,8 +112,19 @@ impl Node {
             Some(profile)
         };
         let profile = epochs.and_then(watched);
-        let (name, pool) = (call.name.clone(), Arc::clone(&pool));
-        let origin = CloneOrigin { pid, cid, name, tiering, profile, pool, image, pin, container };
+        let (name, pool, local_share) = (call.name.clone(), Arc::clone(&pool), call.local_share);
+        let origin = CloneOrigin {
+            pid,
+            cid,
+            name,
+            tiering,
+            profile,
+            pool,
+            image,
+            local_share,
+            pin,
+            container,
+        };
         let number = self.registry.add(followed, origin, started);
         Ok((number, Running { warnings, tiering, ..times }))
     }
@@ -124,7 +136,7 @@ impl Node {
         &self,
         call: &RestoreCall,
         image: &NodeImage,
-        pin: &Pin,
+        pin: &BorrowedImage,
     ) -> Result<bool, NodeError> {
         let pool = pin.pool();
         let tiering = call.tiering;
@@ -186,7 +198,7 @@ impl Node {
         call: &RestoreCall,
         image: &NodeImage,
         is_watched: bool,
-        pin: &Pin,
+        pin: &BorrowedImage,
         externals: &[OwnedFd],
     ) -> Result<StartingClone, NodeError> {
         let mode = if call.same_pid { PidMode::Same } else { PidMode::New };
@@ -308,7 +320,7 @@ pub fn await_message(
 
 /// Ends all processes of a clone. A process that is at work in the kernel cannot be killed at once: it
 /// keeps its image, but does not keep the caller waiting.
-fn clear(started: Started, pin: Pin, container: Option<Container>) {
+fn clear(started: Started, pin: BorrowedImage, container: Option<Container>) {
     let (done, cleared) = mpsc::channel();
     thread::spawn(move || {
         started.end();

@@ -16,6 +16,7 @@ use farfork_image::compile::{externals, replaceables};
 use farfork_image::model::{Model, OpenFile, Socket, SocketRole};
 use farfork_image::trial::Outline;
 use farfork_plan::protocol::{PidMode, Request};
+use farfork_pool::BorrowedImage;
 use farfork_restore::{Event, RestoreError, Started, Template};
 use farfork_sys::network_lock::{self, Connection};
 use farfork_sys::trial_network;
@@ -31,7 +32,7 @@ use crate::error::NodeError;
 use crate::externals::stand_in;
 use crate::handover::Handover;
 use crate::headroom;
-use crate::images::{NodeImage, Pin};
+use crate::images::NodeImage;
 use crate::rings::Rings;
 use crate::session::Node;
 use crate::start::await_message;
@@ -83,7 +84,7 @@ struct Trial<'t> {
     call: &'t VerifyCall,
     cid: Cid,
     image: &'t NodeImage,
-    pin: &'t Pin,
+    pin: &'t BorrowedImage,
     plan: &'t [u8],
 }
 

@@ -75,7 +75,6 @@ impl Workers {
             let flags = rustix::net::SocketFlags::CLOEXEC;
             let connection = rustix::net::accept_with(self.listener.as_fd(), flags);
             self.begin();
-            self.node.registry.touch();
             // A client that has exited gets no answer.
             let _ = match connection {
                 Ok(connection) => {

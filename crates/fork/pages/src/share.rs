@@ -40,7 +40,7 @@ pub struct Chosen {
 pub fn choose(model: &Model, access: &Access, share: Share) -> Chosen {
     let spans = || model.members.iter().flat_map(|member| member.memory.mapped_spans());
     let mapped: u64 = spans().map(|span| span.bytes / PAGE_BYTES).sum();
-    let mut left: PageSet =
+    let left: PageSet =
         spans().filter(|span| share.copies || span.is_writable).flat_map(policy::pages).collect();
     let stored: u64 = model
         .members
@@ -50,18 +50,25 @@ pub fn choose(model: &Model, access: &Access, share: Share) -> Chosen {
         .sum();
     let pages = stored.max(mapped);
     let always_local = pages - mapped;
-    let mut wanted = share.local.of(pages).saturating_sub(always_local);
+    let wanted = share.local.of(pages).saturating_sub(always_local);
+    let local = pick(&left, access, wanted);
+    Chosen { local, pages, always_local }
+}
+
+/// So many of the `candidates`, or all: those that clones write first, then hot ones, then accessed ones, then
+/// others; of the last kind that does not fit, the pages are spread evenly.
+pub fn pick(candidates: &PageSet, access: &Access, mut wanted: u64) -> PageSet {
     let mut local = PageSet::new();
-    let rest = left.clone();
-    for kind in [&access.dirtied, &access.hot, &access.accessed, &rest] {
-        let mut candidates = left.clone();
-        candidates.intersect(kind);
-        let taken = spread(&candidates, wanted);
-        left.subtract(&candidates);
+    let mut left = candidates.clone();
+    for kind in [&access.dirtied, &access.hot, &access.accessed, candidates] {
+        let mut of_kind = left.clone();
+        of_kind.intersect(kind);
+        let taken = spread(&of_kind, wanted);
+        left.subtract(&of_kind);
         wanted -= taken.len();
         local.merge(&taken);
     }
-    Chosen { local, pages, always_local }
+    local
 }
 
 /// So many of the pages, or all, spread evenly: of each block the same share, rounded so that the sum is

@@ -84,6 +84,10 @@ pub struct PlanHeader {
     pub is_pid_one: u32,
     /// 1 if the clone gets an IPC namespace.
     pub has_own_ipc: u32,
+    /// 1 if some process of the clone must not map the image: the init then maps a copy of the plan.
+    pub is_copied: u32,
+    /// Keeps the struct free of padding.
+    pub reserved: u32,
 }
 
 /// One process.
@@ -106,6 +110,9 @@ pub struct MemberPlan {
     pub stop_ops: Table,
     /// Threads ([`ThreadPlan`]), the first being the thread group's leader.
     pub threads: Table,
+    /// Bytes of the plan, whole pages, that the process may keep when it leaves for its parent's code. None for
+    /// all of it: the rest is unmapped, since it has memory of other users' processes.
+    pub kept: Table,
 }
 
 /// A process from its fork to the point from which it is like a single one. Until then it runs in
@@ -213,9 +220,9 @@ pub mod traits {
 }
 
 const _: () = {
-    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 5 + 16);
+    assert!(size_of::<PlanHeader>() == 8 * 2 + 16 * 5 + 24);
     assert!(size_of::<TraitRange>() == 24);
-    assert!(size_of::<MemberPlan>() == 16 * 7);
+    assert!(size_of::<MemberPlan>() == 16 * 8);
     assert!(size_of::<Birth>() == 32);
     assert!(size_of::<ThreadPlan>() == 56);
     assert!(size_of::<Window>() == 24);

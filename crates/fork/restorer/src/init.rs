@@ -11,6 +11,7 @@ use crate::call::{self, CloneArgs, Errno, SysResult, clone3_with_ids, syscall};
 use crate::failure::Failure;
 use crate::mounts::mount_proc;
 use crate::packets::{CONTROL_FD, Received};
+use crate::run::transfer_all;
 use crate::shared::{SHARED, Shared};
 use crate::supervise::{Supervisor, SupervisorTools};
 use crate::tables::elements;
@@ -47,6 +48,7 @@ pub extern "C" fn enter(start: u64) -> ! {
 fn prepare(start: &InitInput<'_>, image: i32, shared: &mut Shared) -> Result<Supervisor, Failure> {
     let request = start.request;
     let plan = map_plan(request, image).map_err(|errno| Failure::new(What::Map, errno))?;
+    shared.plan_at = (request.plan_offset, request.plan_bytes);
     shared.keeps_groups = request.keeps_groups != 0;
     shared.is_trial = request.is_trial != 0;
     shared.has_overlay = request.overlay_bytes != 0;
@@ -110,8 +112,30 @@ fn map_plan(request: &Request, image: i32) -> Result<&'static PlanHeader, Errno>
             request.plan_offset,
         )?;
         let plan = &*(window::PLAN as *const PlanHeader);
-        if plan.magic == PLAN_MAGIC { Ok(plan) } else { Err(Errno(EBADMSG)) }
+        if plan.magic != PLAN_MAGIC {
+            return Err(Errno(EBADMSG));
+        }
+        if plan.is_copied != 0 {
+            copy_plan(request, image)?;
+        }
+        Ok(plan)
     }
+}
+
+/// Puts a copy in the plan's place, so that no process of the clone inherits a mapping of the image.
+///
+/// # Safety
+/// Nothing may access the plan meanwhile.
+unsafe fn copy_plan(request: &Request, image: i32) -> Result<(), Errno> {
+    let (at, bytes) = (window::PLAN, request.plan_bytes);
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED;
+    // SAFETY: passed on to the caller.
+    unsafe {
+        call::mmap(at, bytes, k::PROT_READ | k::PROT_WRITE, flags, -1, 0)?;
+        transfer_all(k::__NR_pread64, [image as u64, at, bytes, request.plan_offset, 0, 0])?;
+        syscall(k::__NR_mprotect, [at, bytes, u64::from(k::PROT_READ)])?;
+    }
+    Ok(())
 }
 
 const EBADMSG: i32 = linux_raw_sys::errno::EBADMSG as i32;

@@ -239,11 +239,14 @@ unsafe fn timer_create(id: u64, clock: u64, event: u64) -> SysResult {
 
 /// `pread64` or `pwrite64` until all is done. A full file system, a memory limit or a signal may end a
 /// call in the middle, and the kernel ends each after 2 GiB. The next call goes on, or returns the error.
-unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> SysResult {
+///
+/// # Safety
+/// Nothing else may use the memory meanwhile.
+pub unsafe fn transfer_all(number: u32, [fd, at, bytes, offset, ..]: [u64; 6]) -> SysResult {
     let mut done = 0;
     while done < bytes {
         let args = [fd, at + done, bytes - done, offset + done];
-        // SAFETY: the plan maps what it wants to be read or filled.
+        // SAFETY: passed on to the caller.
         match unsafe { syscall(number, args) }? {
             0 => return Err(Errno(linux_raw_sys::errno::EIO as i32)),
             moved => done += moved,

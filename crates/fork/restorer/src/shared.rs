@@ -30,6 +30,8 @@ pub struct Shared {
     pub has_overlay: bool,
     /// Some of the image is in other files than its own.
     pub has_sources: bool,
+    /// Where the plan begins in the image's file, and its bytes.
+    pub plan_at: (u64, u64),
     /// The socket on which a clone waits before its last steps.
     pub wake_fd: Option<i32>,
     /// How many external descriptors come with the wake-up.
@@ -69,6 +71,7 @@ pub static SHARED: ProcessCell<Shared> = ProcessCell::new(Shared {
     is_trial: false,
     has_overlay: false,
     has_sources: false,
+    plan_at: (0, 0),
     wake_fd: None,
     expected: 0,
     spare_fd: 0,

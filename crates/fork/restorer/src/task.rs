@@ -1,8 +1,8 @@
 //! The clone, from its fork to the parent's code: its first thread builds memory and all else
 //! that the threads share, then starts the others.
 
-use farfork_plan::protocol::{Status, StatusKind};
-use farfork_plan::{MemberPlan, PlanHeader, ThreadPlan, What, window};
+use farfork_plan::protocol::{SLOT_IMAGE, Status, StatusKind};
+use farfork_plan::{MemberPlan, PlanHeader, Table, ThreadPlan, What, window};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, SysResult, clone3_with_ids, sigreturn, syscall};
@@ -98,6 +98,7 @@ fn become_member(plan: &PlanHeader, member: &MemberPlan, shared: &mut Shared) ->
     // Every descriptor that is not the parent's.
     call::close_range(plan.spare_fd, plan.spare_fd + plan.spare_count - 1);
     stop(member);
+    keep_own(plan, member);
     if threads[0].confines_all != 0 {
         confine(&threads[0]);
         GATE.open(shared.others, false);
@@ -130,6 +131,9 @@ fn build(
     threads: &'static [ThreadPlan],
     shared: &mut Shared,
 ) -> Result<(), Failure> {
+    if member.kept.count == 0 {
+        show_plan(shared).map_err(|errno| Failure::new(What::Map, errno))?;
+    }
     // SAFETY: the plan is of a sealed image and this address space is to become its parent's.
     unsafe { shared.slots.run(elements(member.memory_ops))? };
     if shared.has_overlay {
@@ -161,6 +165,19 @@ fn build(
         // SAFETY: the ops are this thread's.
         None => unsafe { shared.slots.run(elements(threads[0].ops)) },
     }
+}
+
+/// Maps the image's own plan where the init has put a copy in its place. By this mapping a checkpoint finds the image.
+fn show_plan(shared: &Shared) -> SysResult {
+    // SAFETY: the init has mapped it.
+    if unsafe { tables::plan() }.is_copied == 0 {
+        return Ok(0);
+    }
+    let (offset, bytes) = shared.plan_at;
+    let image = shared.slots.get(u64::from(SLOT_IMAGE));
+    let flags = k::MAP_PRIVATE | k::MAP_FIXED;
+    // SAFETY: the same bytes, read-only, take the place of the copy.
+    unsafe { call::mmap(window::PLAN, bytes, k::PROT_READ, flags, image, offset) }
 }
 
 /// What the tiering policy wants to happen before the process touches its memory.
@@ -233,6 +250,22 @@ fn stop(member: &MemberPlan) {
     // SAFETY: the ops are the plan's.
     if unsafe { Slots::new().run(elements(member.stop_ops)) }.is_err() {
         call::exit(call::EXIT_REPORTED)
+    }
+}
+
+/// Unmaps what the plan has of other processes, if this one must not read them. Its other threads need no more
+/// than what is kept.
+fn keep_own(plan: &PlanHeader, member: &MemberPlan) {
+    let Table { address: start, count } = member.kept;
+    if count == 0 {
+        return;
+    }
+    let (end, last) = (start + count, window::PLAN + plan.bytes);
+    for (from, to) in [(end, last), (window::PLAN, start)] {
+        // SAFETY: what is kept has the threads' filters and frames; nothing else of the plan is used any more.
+        if from < to && unsafe { call::munmap(from, to - from) }.is_err() {
+            call::exit(call::EXIT_REPORTED)
+        }
     }
 }
 

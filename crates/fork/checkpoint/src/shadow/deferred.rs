@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use farfork_image::model::Region;
 use farfork_sys::status::Status;
 
-use super::{Prepared, Shadow, forked, is_inherited, parts};
+use super::parts::{is_inherited, parts};
+use super::{Prepared, Shadow, forked};
 use crate::bounds;
 use crate::collect::{Collected, Depth, collect_observed};
 use crate::diagnose;
@@ -145,7 +146,9 @@ impl Begun {
     fn into_prepared(self) -> Result<Prepared, CheckpointError> {
         let Begun { shadow, collected, frozen, forking } = self;
         let (parts, copied) = parts(&collected, &collected.memories[0])?;
-        Ok(Prepared { model: collected.model, parts, copied, shadow, frozen, forking })
+        // A clone is looked at as a whole.
+        let ancestor = None;
+        Ok(Prepared { model: collected.model, parts, copied, ancestor, shadow, frozen, forking })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use farfork_pages::overlay::{OverlayKind, Start};
+use farfork_pool::BorrowedImage;
 use farfork_restore::{Event, Ghost, Started, Waker};
 use farfork_types::wire::{GhostImage, RestoreCall};
 use farfork_types::{Cid, Tiering};
@@ -12,7 +13,7 @@ use rustix::time::Timespec;
 use super::{Container, GhostStage};
 use crate::error::NodeError;
 use crate::handover::Handover;
-use crate::images::{NodeImage, Pin};
+use crate::images::NodeImage;
 use crate::session::Node;
 
 /// How long a plan may take up to its last steps.
@@ -36,7 +37,7 @@ pub struct AttachedGhost {
     /// Its warnings so far.
     pub warnings: Vec<String>,
     /// Holds the image.
-    pub pin: Pin,
+    pub pin: BorrowedImage,
 }
 
 impl Node {
