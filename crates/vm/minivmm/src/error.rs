@@ -20,6 +20,16 @@ pub enum VmmError {
         "cannot restore a machine: its state is not one of this monitor, or is damaged; write it again"
     )]
     State,
+    /// There is no such workload.
+    #[error(
+        "cannot make a guest of the workload {name}: {why}; take one of json, html, pyaes and the others of bench/workloads/record.py, and 256 MiB"
+    )]
+    Workload {
+        /// Its name.
+        name: String,
+        /// The reason.
+        why: &'static str,
+    },
     /// The guest did what it should not.
     #[error(
         "the guest stopped for another reason than its end: {0}; run it on a machine whose KVM works"

@@ -11,9 +11,10 @@ use crate::error::VmmError;
 use crate::hand_over::hand_over;
 use crate::memory::{Mapping, PAGE_BYTES};
 use crate::pattern::Pattern;
-use crate::processor::{self, Processor};
+use crate::processor::{self, Job, Processor};
 use crate::state::State;
 use crate::walk::Walk;
+use crate::workload::Workload;
 
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -48,11 +49,30 @@ impl Monitor {
     /// [`VmmError`].
     pub fn start(pattern: &Pattern, parts: u64) -> Result<Monitor, VmmError> {
         let state = State { memory_bytes: pattern.memory_bytes, parts };
+        let is_zeros = |page| pattern.is_zeros(page);
+        Monitor::with(state, is_zeros, |page, word| pattern.word(page, word))
+    }
+
+    /// The same with the memory of a workload.
+    ///
+    /// # Errors
+    /// [`VmmError`].
+    pub fn start_workload(workload: &Workload, parts: u64) -> Result<Monitor, VmmError> {
+        let state = State { memory_bytes: workload.memory_bytes, parts };
+        let is_zeros = |page| workload.is_zeros(page);
+        Monitor::with(state, is_zeros, |page, word| workload.word(page, word))
+    }
+
+    fn with(
+        state: State,
+        is_zeros: impl Fn(u64) -> bool,
+        word_of: impl Fn(u64, u64) -> u64,
+    ) -> Result<Monitor, VmmError> {
         let memory = state.anonymous(false)?;
         let monitor = Monitor { processor: Processor::new(&memory)?, handed_over: None, memory };
-        for page in 0..pattern.pages() {
-            for word in (0..PAGE_BYTES / 8).filter(|_| !pattern.is_zeros(page)) {
-                monitor.store(page * PAGE_BYTES + word * 8, pattern.word(page, word));
+        for page in (0..state.memory_bytes / PAGE_BYTES).filter(|page| !is_zeros(*page)) {
+            for word in 0..PAGE_BYTES / 8 {
+                monitor.store(page * PAGE_BYTES + word * 8, word_of(page, word));
             }
         }
         processor::install(|address, word| monitor.store(address, word));
@@ -99,7 +119,16 @@ impl Monitor {
     /// # Errors
     /// [`VmmError`].
     pub fn walk(&mut self, walk: &Walk) -> Result<u64, VmmError> {
-        self.processor.run(&self.memory, walk)
+        self.processor.run(&self.memory, &Job::Walk(walk))
+    }
+
+    /// Has the guest go through the list of a workload, whose memory it has; what it has mixed.
+    ///
+    /// # Errors
+    /// [`VmmError`].
+    pub fn invoke(&mut self, workload: &Workload) -> Result<u64, VmmError> {
+        let (at, count) = (workload.list_at(), workload.accesses().len() as u64);
+        self.processor.run(&self.memory, &Job::List { at, count })
     }
 
     /// Writes state and memory, pages of zeros too.

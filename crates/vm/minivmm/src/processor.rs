@@ -24,6 +24,10 @@ const PDPT: u64 = 0x2000;
 const PD: u64 = 0x3000;
 const PDS: u64 = 4;
 const PROGRAM: u64 = 0x10000;
+/// The other program, which goes through a list.
+const LIST_PROGRAM: u64 = 0x10800;
+/// Words of a page.
+const PAGE_WORDS: u64 = PAGE_BYTES / 8;
 
 /// Bits of a page table's entry: present, writable, for user mode, accessed, dirty, huge.
 const TABLE: u64 = 0x27;
@@ -56,7 +60,30 @@ const CODE: &[u8] = &[
     0xeb, 0xfe, //                  65: jmp 65
 ];
 
-/// Puts page tables and program into the memory, word by word.
+/// In: rsi address of the list, rcx its entries, r11 words of a page. Out: rax.
+const LIST_CODE: &[u8] = &[
+    0x8b, 0x16, //                   0: mov edx, [rsi]
+    0x48, 0x83, 0xc6, 0x04, //       2: add rsi, 4
+    0x89, 0xd3, //                   6: mov ebx, edx
+    0x48, 0xd1, 0xea, //             8: shr rdx, 1
+    0x48, 0xc1, 0xe2, 0x0c, //      11: shl rdx, 12
+    0x49, 0x89, 0xd5, //            15: mov r13, rdx
+    0x4d, 0x89, 0xdc, //            18: mov r12, r11
+    0x48, 0xc1, 0xc0, 0x05, //      21: rol rax, 5
+    0x48, 0x03, 0x02, //            25: add rax, [rdx]
+    0x48, 0x83, 0xc2, 0x08, //      28: add rdx, 8
+    0x49, 0xff, 0xcc, //            32: dec r12
+    0x75, 0xf0, //                  35: jnz 21
+    0xf6, 0xc3, 0x01, //            37: test bl, 1
+    0x74, 0x04, //                  40: jz 46
+    0x49, 0x89, 0x45, 0x08, //      42: mov [r13 + 8], rax
+    0x48, 0xff, 0xc9, //            46: dec rcx
+    0x75, 0xcd, //                  49: jnz 0
+    0xe6, 0x10, //                  51: out 0x10, al
+    0xeb, 0xfe, //                  53: jmp 53
+];
+
+/// Puts page tables and programs into the memory, word by word.
 pub(crate) fn install(store: impl Fn(u64, u64)) {
     store(PML4, PDPT | TABLE);
     for index in 0..PDS {
@@ -66,11 +93,21 @@ pub(crate) fn install(store: impl Fn(u64, u64)) {
             store(PD + index * PAGE_BYTES + 8 * entry, page | HUGE);
         }
     }
-    for (index, word) in CODE.chunks(8).enumerate() {
-        let mut bytes = [0; 8];
-        bytes[..word.len()].copy_from_slice(word);
-        store(PROGRAM + 8 * index as u64, u64::from_le_bytes(bytes));
+    for (program, code) in [(PROGRAM, CODE), (LIST_PROGRAM, LIST_CODE)] {
+        for (index, word) in code.chunks(8).enumerate() {
+            let mut bytes = [0; 8];
+            bytes[..word.len()].copy_from_slice(word);
+            store(program + 8 * index as u64, u64::from_le_bytes(bytes));
+        }
     }
+}
+
+/// What a guest is to do.
+pub(crate) enum Job<'a> {
+    /// Walk.
+    Walk(&'a Walk),
+    /// Go through a list at an address of its memory, of so many entries.
+    List { at: u64, count: u64 },
 }
 
 /// One processor.
@@ -114,13 +151,14 @@ impl Processor {
         Ok(Processor::Kvm { vcpu: Box::new(vcpu), _machine: machine })
     }
 
-    /// Runs a walk to its end.
-    pub(crate) fn run(&mut self, memory: &[Mapping], walk: &Walk) -> Result<u64, VmmError> {
+    /// Runs the guest until its job is done.
+    pub(crate) fn run(&mut self, memory: &[Mapping], job: &Job<'_>) -> Result<u64, VmmError> {
         let pages = memory.iter().map(Mapping::bytes).sum::<u64>() / PAGE_BYTES;
-        match self {
-            Processor::Host => Ok(on_host(memory, walk, pages)),
-            Processor::Kvm { vcpu, .. } => {
-                let start = registers(walk, pages);
+        match (self, job) {
+            (Processor::Host, Job::Walk(walk)) => Ok(on_host(memory, walk, pages)),
+            (Processor::Host, Job::List { at, count }) => Ok(list_on_host(memory, *at, *count)),
+            (Processor::Kvm { vcpu, .. }, _) => {
+                let start = registers(job, pages);
                 vcpu.set_regs(&start).map_err(VmmError::kvm("set registers"))?;
                 loop {
                     match vcpu.run() {
@@ -137,11 +175,19 @@ impl Processor {
     }
 }
 
-fn registers(walk: &Walk, pages: u64) -> kvm_regs {
+fn registers(job: &Job<'_>, pages: u64) -> kvm_regs {
+    // With the right to use ports, and the bit that is always set.
+    let rflags = 0x3002;
+    let walk = match job {
+        Job::Walk(walk) => walk,
+        Job::List { at, count } => {
+            let (rsi, rcx, r11) = (*at, *count, PAGE_WORDS);
+            return kvm_regs { rip: LIST_PROGRAM, rflags, rsi, rcx, r11, ..kvm_regs::default() };
+        }
+    };
     kvm_regs {
         rip: PROGRAM,
-        // With the right to use ports, and the bit that is always set.
-        rflags: 0x3002,
+        rflags,
         rsi: walk.first & (pages - 1),
         r8: walk.multiplier,
         r9: walk.increment,
@@ -184,10 +230,34 @@ fn user_mode(current: kvm_sregs) -> kvm_sregs {
     }
 }
 
+/// The part of the memory that an address of the guest lies in, and where.
+fn part_at(memory: &[Mapping], address: u64) -> (&Mapping, u64) {
+    let part_bytes = memory[0].bytes();
+    (&memory[(address / part_bytes) as usize], address % part_bytes)
+}
+
+/// What the guest does with a list, done by the host.
+fn list_on_host(memory: &[Mapping], list: u64, count: u64) -> u64 {
+    let load = |address: u64| {
+        let (part, offset) = part_at(memory, address);
+        part.load(offset)
+    };
+    let mut mixed = 0;
+    for index in 0..count {
+        let entry = load(list + index / 2 * 8) >> (32 * (index % 2)) & 0xffff_ffff;
+        let page = (entry >> 1) * PAGE_BYTES;
+        mixed = (0..PAGE_WORDS).fold(mixed, |mixed, word| add(mixed, load(page + word * 8)));
+        if entry & 1 != 0 {
+            let (part, offset) = part_at(memory, page + 8);
+            part.store(offset, mixed);
+        }
+    }
+    mixed
+}
+
 /// What the guest does, done by the host.
 fn on_host(memory: &[Mapping], walk: &Walk, pages: u64) -> u64 {
-    let part_bytes = memory[0].bytes();
-    let at = |address: u64| (&memory[(address / part_bytes) as usize], address % part_bytes);
+    let at = |address: u64| part_at(memory, address);
     let mut mixed = 0;
     for page in walk.pages(pages) {
         for word in 0..walk.words {

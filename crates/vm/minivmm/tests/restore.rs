@@ -1,6 +1,6 @@
 //! Guests on memory files.
 
-use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk};
+use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk, Workload};
 
 const PATTERN: Pattern =
     Pattern { memory_bytes: 8 << 20, zero_permille: 600, group_pages: 5, seed: 3 };
@@ -42,4 +42,21 @@ fn a_guest_reads_what_was_saved_and_writes_its_own_copy() {
     assert_eq!(std::fs::read(&memory).unwrap(), saved);
     std::fs::write(&state, b"another").unwrap();
     assert!(Monitor::restore(&state, Backing::File(&memory)).is_err());
+}
+
+/// The host reads the list as the guest does.
+#[test]
+fn a_guest_goes_through_the_pages_of_a_recorded_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let [state, memory] = ["state", "memory"].map(|name| directory.path().join(name));
+    let workload = Workload::named("pyaes", 32 << 20).unwrap();
+    Monitor::start_workload(&workload, 2).unwrap().snapshot(&state, &memory).unwrap();
+    for backing in [Backing::File(&memory), Backing::Resident(&memory)] {
+        let mut restored = Monitor::restore(&state, backing).unwrap();
+        assert_eq!(restored.invoke(&workload).unwrap(), workload.expected());
+        let is_written = |page: u64| restored.load(page * PAGE_BYTES + 8) != workload.word(page, 1);
+        for access in workload.accesses() {
+            assert_eq!(is_written(access.page), access.writes, "page {}", access.page);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use farfork_image::vm::{Extent, Snapshot};
 use farfork_pool::ImageFile;
 
 /// Bytes that a server keeps at most. Other pages are read when they are needed.
-const MOST_BYTES: u64 = 256 << 20;
+pub(crate) const MOST_BYTES: u64 = 256 << 20;
 
 /// Pages in memory of the server's own.
 #[derive(Debug, Default)]

@@ -4,18 +4,20 @@ mod error;
 mod event;
 mod joining;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use farfork_image::vm::Snapshot;
 use farfork_pool::ImageFile;
 use farfork_sys::{limits, words};
+use farfork_types::PAGE_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -24,15 +26,19 @@ use crate::channel;
 use crate::counters::Counters;
 use crate::handover::{HandOver, HandOverError, Region, Regions};
 use crate::hot::HotPages;
+use crate::hotness::{Given, Hotness, Withheld};
 use crate::ledger::Ledger;
 use crate::message::{Command, Report, VERSION};
+use crate::peer::Peer;
 
 pub use error::HolderError;
 pub use event::Event;
-use joining::{Joining, Peer};
+use joining::Joining;
 
 /// How long servers may die one after the other before one is ready. Guests wait no longer.
 const START_LIMIT: Duration = Duration::from_secs(5);
+/// Hot pages that a server keeps in memory. Others that all machines need are replayed and saved, too.
+const MOST_HOT_PAGES: usize = (crate::cache::MOST_BYTES / PAGE_BYTES) as usize;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Servers that may die without a pause between them.
 const AT_ONCE: u32 = 3;
@@ -47,8 +53,12 @@ pub type Start<'a> = &'a mut dyn FnMut(OwnedFd) -> io::Result<Child>;
 pub enum Record {
     /// Those that end while nothing is known of the snapshot's pages.
     First,
-    /// All.
-    All,
+    /// All. Each has to ask for one in so many hot pages, other ones than the machine before, so that pages are found that
+    /// are not needed any more.
+    All {
+        /// One in so many.
+        share: u64,
+    },
     /// None.
     Nothing,
 }
@@ -60,8 +70,17 @@ pub struct Recording<'a> {
     pub record: Record,
     /// Pages that are known to be needed.
     pub known: Vec<u32>,
-    /// Called with the pages of a machine that has ended.
-    pub save: &'a mut dyn FnMut(Vec<u32>),
+    /// Called when other pages are hot than before.
+    pub save: &'a mut dyn FnMut(Learnt),
+}
+
+/// What a machine that has ended has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learnt {
+    /// Pages that are hot now.
+    pub hot: Vec<u32>,
+    /// How many were hot before, and are not any more.
+    pub forgotten: u64,
 }
 
 /// A machine: what its server needs, and the next one as well.
@@ -75,6 +94,8 @@ struct Kept {
     begun: Instant,
     /// Its hot pages are there.
     is_filled: bool,
+    /// What it was given before it asked.
+    given: Given,
 }
 
 struct Server {
@@ -90,7 +111,10 @@ pub struct Holder<'a> {
     start: Start<'a>,
     show: &'a mut dyn FnMut(Event),
     recording: Recording<'a>,
+    hotness: Hotness,
     hot: (OwnedFd, HotPages),
+    /// The same pages.
+    hot_set: Rc<HashSet<u32>>,
     listener: Option<UnixListener>,
     server: Option<Server>,
     /// Servers that died since one was ready, and since when that is so.
@@ -117,7 +141,9 @@ impl<'a> Holder<'a> {
     ) -> Result<Holder<'a>, HolderError> {
         // Each machine has three descriptors here.
         let _ = limits::raise_open_files(0);
-        let hot = hot_pages(snapshot.map.memory_bytes(), &recording.known);
+        let hotness = Hotness::known(&recording.known);
+        let known = hotness.hot(MOST_HOT_PAGES);
+        let hot = hot_pages(snapshot.map.memory_bytes(), &known);
         let hot = hot.map_err(|source| HolderError::Listen { path: path.to_owned(), source })?;
         Ok(Holder {
             path: path.to_owned(),
@@ -126,7 +152,9 @@ impl<'a> Holder<'a> {
             start,
             show,
             recording,
+            hotness,
             hot,
+            hot_set: Rc::new(known.into_iter().collect()),
             listener: Some(bind(path)?),
             server: None,
             failures: 0,
@@ -259,7 +287,7 @@ impl<'a> Holder<'a> {
         for userfault in userfaults {
             let machine = self.next;
             self.next += 1;
-            match self.keep(userfault, &socket, &regions, &peer) {
+            match self.keep(machine, userfault, &socket, &regions, &peer) {
                 Ok(kept) => {
                     if refused.is_none() {
                         let bytes = kept.regions.iter().map(|region| region.size).sum();
@@ -278,6 +306,7 @@ impl<'a> Holder<'a> {
 
     fn keep(
         &self,
+        machine: u64,
         userfault: OwnedFd,
         socket: &OwnedFd,
         regions: &[Region],
@@ -292,7 +321,18 @@ impl<'a> Holder<'a> {
             peer: peer.try_clone()?,
             begun: Instant::now(),
             is_filled: false,
+            given: Given {
+                hot: Rc::clone(&self.hot_set),
+                withheld: self.withheld(machine, regions),
+            },
         })
+    }
+
+    /// Which hot pages a machine is to ask for.
+    fn withheld(&self, turn: u64, regions: &[Region]) -> Option<Withheld> {
+        let Record::All { share } = self.recording.record else { return None };
+        let unit = regions.iter().map(|region| region.page_size / PAGE_BYTES).max().unwrap_or(1);
+        Some(Withheld { share, turn, unit })
     }
 
     /// Sends a machine to the server. If that fails the server has died, which is seen next.
@@ -302,7 +342,9 @@ impl<'a> Holder<'a> {
         };
         let &Kept { memory_bytes, ref regions, is_filled, .. } = kept;
         let regions = regions.clone();
-        let command = Command::Adopt { machine, memory_bytes, regions, is_fresh, is_filled };
+        let withheld = kept.given.withheld;
+        let command =
+            Command::Adopt { machine, memory_bytes, regions, is_fresh, is_filled, withheld };
         let descriptors = [kept.userfault.as_fd(), kept.socket.as_fd(), kept.ledger.as_fd()];
         let _ = channel::send(&server.channel, &command, &descriptors);
     }
@@ -345,17 +387,40 @@ impl<'a> Holder<'a> {
     /// Learns which pages a machine has needed.
     fn record(&mut self, kept: &Kept) {
         let is_wanted = match self.recording.record {
-            Record::First => self.hot.1.count() == 0,
-            Record::All => true,
+            Record::First => self.hot_set.is_empty(),
+            Record::All { .. } => true,
             Record::Nothing => false,
         };
         if let Ok(ledger) = Ledger::open(&kept.ledger, kept.memory_bytes)
             && is_wanted
         {
-            let touched = ledger.touched();
-            self.hot.1.add(&touched);
-            (self.recording.save)(touched);
+            self.hotness.observe(&ledger.touched(), &kept.given);
+            self.adapt();
         }
+    }
+
+    /// Has later machines get the pages that are hot now.
+    fn adapt(&mut self) {
+        let hot = self.hotness.hot(MOST_HOT_PAGES);
+        let set: HashSet<u32> = hot.iter().copied().collect();
+        if set == *self.hot_set {
+            return;
+        }
+        let forgotten = self.hot_set.difference(&set).count() as u64;
+        if forgotten == 0 {
+            self.hot.1.add(&hot);
+        } else if let Ok(other) = hot_pages(self.memory_bytes, &hot) {
+            self.hot = other;
+            if let Some(server) = &self.server {
+                // If that fails the server has died, and the next one gets these.
+                let _ = channel::send(&server.channel, &Command::Hot, &[self.hot.0.as_fd()]);
+            }
+        } else {
+            return;
+        }
+        self.hot_set = Rc::new(set);
+        (self.show)(Event::Adapted { pages: hot.len() as u64, forgotten });
+        (self.recording.save)(Learnt { hot, forgotten });
     }
 
     /// The server has died, or does not make sense any more.

@@ -4,7 +4,7 @@
 //!  word   0    header, magic "farforkH" (`sealed`)
 //!         8    log of pages (`pagelog`)
 //! ```
-//! The holder adds pages when a machine has ended. Servers read them when they take a new machine.
+//! The holder adds pages when a machine has ended; when pages are to go, it sends servers another file. Servers read them when they take a new machine.
 
 use std::fs::File;
 use std::io;
@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use farfork_sys::shared_words::SharedWords;
 use farfork_types::PAGE_BYTES;
 
+use crate::hotness::Withheld;
 use crate::pagelog::PageLog;
 use crate::sealed::{HEADER_WORDS, is_sealed, seal};
 
@@ -62,22 +63,33 @@ impl HotPages {
         self.log().count()
     }
 
-    /// Its pages, as ranges of offsets in the memory: batches in the order in which pages were needed.
+    /// Its pages, as [`ranges`].
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        ranges(self.log().pages())
+    }
+
+    /// The same without those that a machine is to do without.
+    pub(crate) fn ranges_but(&self, withheld: Option<Withheld>) -> Vec<Range<u64>> {
         let mut pages = self.log().pages();
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for batch in pages.chunks_mut(BATCH_PAGES) {
-            batch.sort_unstable();
-            for page in batch {
-                let start = u64::from(*page) * PAGE_BYTES;
-                match ranges.last_mut() {
-                    Some(last) if last.end == start => last.end += PAGE_BYTES,
-                    _ => ranges.push(start..start + PAGE_BYTES),
-                }
+        pages.retain(|page| !withheld.is_some_and(|withheld| withheld.has(*page)));
+        ranges(pages)
+    }
+}
+
+/// Pages, in the order in which they were needed, as ranges of offsets in the memory: batches in this order.
+pub(crate) fn ranges(mut pages: Vec<u32>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for batch in pages.chunks_mut(BATCH_PAGES) {
+        batch.sort_unstable();
+        for page in batch {
+            let start = u64::from(*page) * PAGE_BYTES;
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end += PAGE_BYTES,
+                _ => ranges.push(start..start + PAGE_BYTES),
             }
         }
-        ranges
     }
+    ranges
 }
 
 fn words_for(pages: u64) -> usize {

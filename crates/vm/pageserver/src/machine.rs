@@ -1,6 +1,6 @@
 //! One userfaultfd of one machine, served by one thread until the machine ends.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use farfork_sys::userfault::{self, Message, Userfault};
@@ -9,7 +9,6 @@ use farfork_types::{PAGE_BYTES, align_down};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 
 use crate::ahead::Ahead;
 use crate::counters::Counters;
@@ -17,6 +16,7 @@ use crate::filler::{Filler, Outcome, Source};
 use crate::handover::{Found, Regions};
 use crate::hot::Replay;
 use crate::ledger::Ledger;
+use crate::peer::has_hung_up;
 
 /// How long to wait before an answer is tried again that the kernel has put off.
 const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -67,6 +67,11 @@ impl Machine {
             machine.take_over();
         }
         Ok(machine)
+    }
+
+    /// The socket that its monitor closes at its end.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 
     /// What was done for it.
@@ -270,15 +275,5 @@ impl Machine {
             }
             _ => self.ahead.stop(),
         }
-    }
-}
-
-/// Whether the other end is closed; what it has sent instead means nothing.
-fn has_hung_up(socket: impl AsFd) -> bool {
-    let mut sent = [0; 4096];
-    match recv(socket, &mut sent, RecvFlags::DONTWAIT) {
-        Ok((0, _)) => true,
-        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
-        Err(_) => true,
     }
 }

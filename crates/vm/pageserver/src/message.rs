@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::handover::Region;
+use crate::hotness::Withheld;
 
 /// Version of the documents. Both ends are the same program; a server that was replaced meanwhile is not.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
-/// From the holder.
+/// From the holder, or to a guard.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Command {
@@ -16,8 +17,20 @@ pub(crate) enum Command {
     /// on another node, that node's file of it.
     Serve { version: u32, cid: String },
     /// A machine; beside it, its userfaultfd, its socket and its ledger. Without regions every access is to
-    /// end in SIGBUS. `is_fresh`: no server had it before. `is_filled`: its hot pages are there.
-    Adopt { machine: u64, memory_bytes: u64, regions: Vec<Region>, is_fresh: bool, is_filled: bool },
+    /// end in SIGBUS. `is_fresh`: no server had it before. `is_filled`: its hot pages are there. `withheld`: hot pages
+    /// that it has to ask for.
+    Adopt {
+        machine: u64,
+        memory_bytes: u64,
+        regions: Vec<Region>,
+        is_fresh: bool,
+        is_filled: bool,
+        withheld: Option<Withheld>,
+    },
+    /// Other hot pages from now on; beside it, their file.
+    Hot,
+    /// From a server without a holder to its guard: a machine; beside it, its socket.
+    Guard { machine: u64 },
 }
 
 /// From the server.

@@ -1,10 +1,13 @@
 //! The process that serves machines. It may be killed at any time.
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use farfork_image::error::ImageError;
 use farfork_image::vm::Snapshot;
@@ -17,6 +20,7 @@ use crate::cache::{Cache, Shared};
 use crate::channel;
 use crate::counters::Counters;
 use crate::filler::Source;
+use crate::guard::{self, Guard};
 use crate::handover::{Region, Regions};
 use crate::hot::{HotPages, Replay};
 use crate::ledger::Ledger;
@@ -46,26 +50,49 @@ pub enum ServerError {
 /// [`ServerError`].
 pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
     let channel = Arc::new(channel);
-    let (source, hot) = receive_source(&channel)?;
+    let (source, mut hot) = match receive_first(&channel)? {
+        First::Serve(source, hot) => (*source, hot),
+        First::Guard(machine, sockets) => {
+            guard::run(&channel, machine, sockets);
+            return Ok(());
+        }
+    };
     let source = Arc::new(source);
     report(&channel, &Report::Ready);
     let cached = AtomicU64::new(0);
+    let machines = Sockets::default();
     thread::scope(|threads| {
         loop {
             refresh(threads, &source, &hot, &cached);
             let received = channel::receive(&*channel, RecvFlags::empty());
             let Some((command, descriptors)) = received.map_err(ServerError::Channel)? else {
+                guarded(threads, &machines);
                 return Ok(());
             };
-            let Command::Adopt { machine, memory_bytes, regions, is_fresh, is_filled } = command
-            else {
-                return Err(ServerError::Protocol);
+            let (machine, taken) = match command {
+                Command::Serve { .. } | Command::Guard { .. } => return Err(ServerError::Protocol),
+                Command::Hot => {
+                    hot = other_hot(&source, descriptors)?;
+                    // Not a number of pages: they are read anew.
+                    cached.store(u64::MAX, Ordering::Relaxed);
+                    continue;
+                }
+                Command::Adopt {
+                    machine,
+                    memory_bytes,
+                    regions,
+                    is_fresh,
+                    is_filled,
+                    withheld,
+                } => {
+                    let replay = match is_filled {
+                        true => Replay::default(),
+                        false => Replay::of(hot.ranges_but(withheld)),
+                    };
+                    let regions = (regions, memory_bytes);
+                    (machine, take(&source, regions, descriptors, (replay, is_fresh)))
+                }
             };
-            let replay = match is_filled {
-                true => Replay::default(),
-                false => Replay::of(hot.ranges()),
-            };
-            let taken = take(&source, (regions, memory_bytes), descriptors, (replay, is_fresh));
             let channel = Arc::clone(&channel);
             match taken {
                 Err(errno) => {
@@ -76,11 +103,64 @@ pub fn serve(channel: OwnedFd) -> Result<(), ServerError> {
                     );
                 }
                 Ok(taken) => {
-                    threads.spawn(move || run(&channel, machine, taken));
+                    machines.add(machine, &taken);
+                    let machines = &machines;
+                    threads.spawn(move || {
+                        run(&channel, machine, taken);
+                        machines.remove(machine);
+                    });
                 }
             }
         }
     })
+}
+
+/// Sockets of machines that are served.
+#[derive(Default)]
+struct Sockets(Mutex<BTreeMap<u64, OwnedFd>>);
+
+impl Sockets {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, number: u64, machine: &Machine) {
+        if let Ok(socket) = machine.socket().try_clone() {
+            self.all().insert(number, socket);
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        self.all().remove(&number);
+    }
+}
+
+/// The holder has ended. If it was killed, machines are left, and no process would start the next server.
+fn guarded<'s>(threads: &'s thread::Scope<'s, '_>, machines: &'s Sockets) {
+    let left = machines.all();
+    if left.is_empty() {
+        return;
+    }
+    // What reads it may be gone as well.
+    let _ = writeln!(
+        io::stderr(),
+        "farfork: farfork vm serve was killed; its server goes on with {} machines, and takes no new ones",
+        left.len()
+    );
+    match Guard::start(left.iter().map(|(machine, socket)| (*machine, socket))) {
+        // Until the last machine has ended.
+        Ok(guard) => drop(threads.spawn(move || {
+            while !machines.all().is_empty() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            drop(guard);
+        })),
+        Err(error) => drop(writeln!(
+            io::stderr(),
+            "farfork: cannot start a process that ends the machines should this one be killed: {}",
+            words::of(&error)
+        )),
+    }
 }
 
 /// Serves a machine to its end.
@@ -112,10 +192,27 @@ fn refresh<'s>(
     });
 }
 
-fn receive_source(channel: impl AsFd) -> Result<(Source, HotPages), ServerError> {
+/// Hot pages that take the place of those before.
+fn other_hot(source: &Source, descriptors: Vec<OwnedFd>) -> Result<HotPages, ServerError> {
+    let [file] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| ServerError::Protocol)?;
+    let hot = HotPages::open(file, source.snapshot.map.memory_bytes());
+    hot.map_err(|_| ServerError::Protocol)
+}
+
+/// What this process is to be.
+enum First {
+    Serve(Box<Source>, HotPages),
+    Guard(u64, Vec<OwnedFd>),
+}
+
+fn receive_first(channel: impl AsFd) -> Result<First, ServerError> {
     let received = channel::receive(channel, RecvFlags::empty()).map_err(ServerError::Channel)?;
-    let Some((Command::Serve { version: VERSION, cid }, descriptors)) = received else {
-        return Err(ServerError::Protocol);
+    let (cid, descriptors) = match received {
+        Some((Command::Serve { version: VERSION, cid }, descriptors)) => (cid, descriptors),
+        Some((Command::Guard { machine }, descriptors)) => {
+            return Ok(First::Guard(machine, descriptors));
+        }
+        _ => return Err(ServerError::Protocol),
     };
     let cid = cid.parse().map_err(|_| ServerError::Protocol)?;
     let mut files = descriptors.into_iter();
@@ -132,10 +229,8 @@ fn receive_source(channel: impl AsFd) -> Result<(Source, HotPages), ServerError>
     let file = file.map_err(|_| ServerError::Protocol)?;
     let snapshot = Snapshot::read_from(&file)?;
     let hot = HotPages::open(hot, snapshot.map.memory_bytes());
-    Ok((
-        Source { snapshot, file, cache: Shared::default() },
-        hot.map_err(|_| ServerError::Protocol)?,
-    ))
+    let source = Source { snapshot, file, cache: Shared::default() };
+    Ok(First::Serve(Box::new(source), hot.map_err(|_| ServerError::Protocol)?))
 }
 
 fn take(

@@ -36,6 +36,13 @@ pub enum Event {
         /// Since the machine was handed over.
         took: Duration,
     },
+    /// Other pages are hot than before: later machines get these.
+    Adapted {
+        /// How many are hot now.
+        pages: u64,
+        /// How many were, and are not any more.
+        forgotten: u64,
+    },
     /// A machine has ended.
     Ended {
         /// Its number.
@@ -100,6 +107,9 @@ impl fmt::Display for Event {
             Event::Filled { machine, pid, pages, took } => {
                 let (monitor, took) = (monitor(pid), took.as_secs_f64() * 1e3);
                 write!(f, "machine {machine} ({monitor}) is filled: {pages} pages in {took:.1} ms")
+            }
+            Event::Adapted { pages, forgotten } => {
+                write!(f, "{pages} pages are hot now; {forgotten} are not any more")
             }
             Event::Ended { machine, pid, counters } => {
                 write!(f, "machine {machine} ({}) ended: {counters}", monitor(pid))

@@ -1,49 +1,15 @@
 //! Monitors that have connected, and have not handed over everything.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use farfork_sys::pidfd;
-use nix::sys::socket::{getsockopt, sockopt};
-
 use crate::handover::{HandOver, HandOverError};
+use crate::peer::Peer;
 
 /// How long a hand-over may take.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Connections that may be waited for; the oldest goes when there are more.
 const MOST: usize = 256;
-
-/// The process at the other end of a socket.
-#[derive(Debug)]
-pub(super) struct Peer {
-    /// Its pid, if it can be seen from here.
-    pub(super) pid: Option<i32>,
-    process: Option<OwnedFd>,
-}
-
-impl Peer {
-    fn of(socket: &OwnedFd) -> Peer {
-        let credentials = getsockopt(socket, sockopt::PeerCredentials).ok();
-        let pid = credentials.map(|credentials| credentials.pid()).filter(|pid| *pid > 0);
-        Peer { pid, process: pidfd::of_peer(socket).ok() }
-    }
-
-    pub(super) fn try_clone(&self) -> io::Result<Peer> {
-        let process = self.process.as_ref().map(OwnedFd::try_clone).transpose()?;
-        Ok(Peer { pid: self.pid, process })
-    }
-
-    /// Kills it; whether it was killed.
-    pub(super) fn kill(&self) -> bool {
-        let kill = |process: &OwnedFd| pidfd::send_signal(process, kill_signal()).is_ok();
-        self.process.as_ref().is_some_and(kill)
-    }
-}
-
-fn kill_signal() -> i32 {
-    rustix::process::Signal::KILL.as_raw()
-}
 
 /// A connection.
 pub(super) struct Joining {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use farfork_image::tier::{self, FarNode};
 use farfork_image::vm::{self, Snapshot};
-use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk};
-use farfork_pageserver::{Counters, Event, Holder, Record, Recording};
+use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk, Workload};
+use farfork_pageserver::{Counters, Event, Holder, Learnt, Record, Recording};
 use farfork_pool::Pool;
 use farfork_sys::userfault::Userfault;
 use farfork_types::Cid;
@@ -52,6 +52,14 @@ impl Bed {
         Bed::import(directory, &state, &memory)
     }
 
+    /// The memory of a workload.
+    pub fn of_workload(workload: &Workload, parts: u64) -> Bed {
+        let directory = tempfile::tempdir().unwrap();
+        let [state, memory] = ["state", "memory"].map(|name| directory.path().join(name));
+        Monitor::start_workload(workload, parts).unwrap().snapshot(&state, &memory).unwrap();
+        Bed::import(directory, &state, &memory)
+    }
+
     /// A snapshot that was taken elsewhere.
     pub fn of_files(state: &Path, memory: &Path) -> Bed {
         Bed::import(tempfile::tempdir().unwrap(), state, memory)
@@ -61,7 +69,7 @@ impl Bed {
         let saved = std::fs::read(memory).unwrap();
         let size = (saved.len() as u64).next_multiple_of(2 << 20) + (48 << 20);
         let pool = Pool::create(&directory.path().join("pool"), size).unwrap();
-        let made = vm::import(&pool, None, state, memory, &mut |_, _, _| ()).unwrap();
+        let made = vm::import(&pool, None, state, memory, None, &mut |_, _, _| ()).unwrap();
         Bed { directory, pool, cid: made.cid, saved }
     }
 
@@ -102,7 +110,8 @@ impl Bed {
         tier::pull(&other, None, &file, &mut |_, _| ()).unwrap();
         let chunks = Snapshot::read_from(&file).unwrap().map.chunks() as usize;
         let whole = file.with_far_file(side(&self.path(OTHER), self.cid).unwrap()).unwrap();
-        let node = FarNode { address: "a:1".into(), key: "/key".into(), deadline_ms: 5000 };
+        let node =
+            FarNode { address: "a:1".into(), key: "/key".into(), tls: None, deadline_ms: 5000 };
         tier::retier(&self.pool, &whole, &(0..chunks).collect(), &node, &mut |_, _| ()).unwrap();
         other.path().to_owned()
     }
@@ -149,7 +158,7 @@ pub struct Serving {
     pub socket: PathBuf,
     servers: Arc<Mutex<Vec<u32>>>,
     is_failing: Arc<AtomicBool>,
-    /// What was recorded, by machines.
+    /// What was recorded, each time that it changed.
     pub recorded: Arc<Mutex<Vec<Vec<u32>>>>,
     stops: UnixStream,
     events: Receiver<Event>,
@@ -188,7 +197,7 @@ impl Serving {
                 Ok(child)
             };
             let mut show = |event: Event| drop(sender.send(event));
-            let mut save = |pages| saved.lock().unwrap().push(pages);
+            let mut save = |learnt: Learnt| saved.lock().unwrap().push(learnt.hot);
             let recording = Recording { record, known, save: &mut save };
             let listening =
                 Holder::listen(&path, (&snapshot, &file), &mut start, &mut show, recording);
@@ -243,10 +252,14 @@ impl Serving {
         })
     }
 
-    /// Kills the server that serves now.
+    /// Pid of the server that serves now.
+    pub fn server(&self) -> i32 {
+        *self.servers.lock().unwrap().last().unwrap() as i32
+    }
+
+    /// Kills it.
     pub fn kill_server(&self) {
-        let server = *self.servers.lock().unwrap().last().unwrap();
-        kill_process(Pid::from_raw(server as i32).unwrap(), Signal::KILL).unwrap();
+        kill_process(Pid::from_raw(self.server()).unwrap(), Signal::KILL).unwrap();
     }
 
     /// Kills it, and lets no other start.

@@ -1,7 +1,7 @@
 //! Pages that are there before a machine asks for them.
 
-use farfork_minivmm::{PAGE_BYTES, Walk};
-use farfork_pageserver::Record;
+use farfork_minivmm::{PAGE_BYTES, Walk, Workload};
+use farfork_pageserver::{Event, Record};
 
 use crate::bed::{Bed, PATTERN, can_serve};
 
@@ -86,7 +86,7 @@ fn a_machine_that_runs_at_once_shares_the_server_with_its_replay() {
         return;
     }
     let bed = Bed::new(&PATTERN, 1);
-    let serving = bed.serve_with(Record::All, all(&bed));
+    let serving = bed.serve_with(Record::All { share: 64 }, all(&bed));
     for first in [0, 900, 3000] {
         let mut monitor = bed.restore(&serving.socket);
         bed.check(&mut monitor, &Walk { first, ..Walk::jumping(bed.pages(), bed.pages()) });
@@ -94,7 +94,100 @@ fn a_machine_that_runs_at_once_shares_the_server_with_its_replay() {
         drop(monitor);
         serving.ended();
     }
-    assert_eq!(serving.recorded.lock().unwrap().len(), 3);
+    // All pages were hot, and each machine needed those that it was not given.
+    assert!(serving.recorded.lock().unwrap().is_empty());
+}
+
+/// Pages that are recorded and that machines do not need go; those that they need stay, and what they need now comes.
+/// Servers are killed meanwhile: the next one has what is hot then.
+#[test]
+fn hot_pages_follow_what_machines_need() {
+    if !can_serve() {
+        return;
+    }
+    const SHARE: u64 = 4;
+    let bed = Bed::new(&PATTERN, 1);
+    let pages = bed.pages();
+    let walk = Walk { count: 60, first: 40, ..Walk::jumping(pages, pages) };
+    let needed: Vec<u32> = walk.pages(pages).map(|page| page as u32).collect();
+    let not_needed = (2000..2400).filter(|page| !needed.contains(page));
+    let known: Vec<u32> = needed[..30].iter().copied().chain(not_needed).collect();
+    let serving = bed.serve_with(Record::All { share: SHARE }, known.clone());
+    let mut filled = Vec::new();
+    for turn in 0..6 * SHARE {
+        let mut monitor = bed.restore(&serving.socket);
+        filled.push(serving.filled());
+        bed.check(&mut monitor, &walk);
+        drop(monitor);
+        let counters = serving.ended();
+        assert_eq!(counters.poisoned_pages, 0, "{counters:?}");
+        if turn == 2 * SHARE {
+            serving.kill_server();
+            serving.wait(|event| matches!(event, Event::Replaced { .. }).then_some(()));
+        }
+    }
+    let (first, last) = (filled[0] as usize, filled[filled.len() - 1] as usize);
+    assert!((known.len() * 2 / 3..known.len()).contains(&first), "{first} of {}", known.len());
+    assert!(last < needed.len() + 10, "{last}");
+    let recorded = serving.recorded.lock().unwrap();
+    let hot = recorded.last().unwrap();
+    assert!(needed.iter().all(|page| *page < 32 || hot.contains(page)), "{hot:?}");
+    // What the guest runs from is needed, too.
+    assert!(hot.iter().all(|page| *page < 32 || needed.contains(page)), "{hot:?}");
+}
+
+/// A guest that does what a real process did, and what it is given.
+#[test]
+fn a_recorded_workload_is_replayed() {
+    if !can_serve() {
+        return;
+    }
+    let workload = Workload::named("pyaes", 32 << 20).unwrap();
+    let bed = Bed::of_workload(&workload, 2);
+    let serving = bed.serve_with(Record::First, Vec::new());
+    for turn in 0..2 {
+        let mut monitor = bed.restore(&serving.socket);
+        serving.filled();
+        assert_eq!(monitor.invoke(&workload).unwrap(), workload.expected());
+        for access in workload.accesses() {
+            for word in (0..512).filter(|word| *word != 1 || !access.writes) {
+                let found = monitor.load(access.page * PAGE_BYTES + word * 8);
+                assert_eq!(found, bed.word(access.page, word), "page {}", access.page);
+            }
+        }
+        drop(monitor);
+        let counters = serving.ended();
+        assert_eq!(counters.faults == 0, turn == 1 && counters.hot_pages > 500, "{counters:?}");
+    }
+}
+
+/// Faults do not wait behind 32 replays: each machine reads pages at once that come last in its replay.
+#[test]
+fn thirty_two_machines_at_once_are_served() {
+    if !can_serve() {
+        return;
+    }
+    let bed = Bed::new(&PATTERN, 1);
+    let pages = bed.pages();
+    let serving = bed.serve_with(Record::Nothing, all(&bed));
+    std::thread::scope(|threads| {
+        for number in 0..32u64 {
+            let (bed, socket) = (&bed, serving.socket.as_path());
+            threads.spawn(move || {
+                let mut monitor = bed.restore(socket);
+                let first = number * 97;
+                bed.check(&mut monitor, &Walk { first, ..Walk::jumping(pages, 4) });
+                let page = pages - 1 - number;
+                assert_eq!(monitor.load(page * PAGE_BYTES + 8), bed.word(page, 1));
+            });
+        }
+    });
+    let ended: Vec<_> = (0..32).map(|_| serving.ended()).collect();
+    assert!(ended.iter().all(|counters| counters.poisoned_pages == 0));
+    // Machines that ended before their replays did were not filled to the end first.
+    let early = ended.iter().filter(|counters| counters.hot_pages < pages).count();
+    println!("{early} of 32 machines ended before their replays");
+    assert!(early > 0, "{ended:?}");
 }
 
 #[test]

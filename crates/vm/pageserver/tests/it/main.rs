@@ -7,5 +7,7 @@ mod hot;
 mod kill;
 mod peers;
 mod real;
+mod replay;
+mod steps;
 mod unreadable;
 mod walk;

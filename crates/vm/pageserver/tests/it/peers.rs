@@ -239,7 +239,7 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     let listen = || {
         let mut start = |_| Err(std::io::ErrorKind::Unsupported.into());
         let mut show = |_| ();
-        let mut save = |_| ();
+        let mut save = |_: farfork_pageserver::Learnt| ();
         let recording = Recording { record: Record::Nothing, known: Vec::new(), save: &mut save };
         Holder::listen(&bed.path("s"), (&snapshot, &file), &mut start, &mut show, recording)
             .map(drop)

@@ -10,13 +10,16 @@
 //! Where KVM emulates a guest that runs as a kernel, each instruction takes about a microsecond.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farfork_image::vm::{self, Snapshot};
 use farfork_minivmm::PAGE_BYTES;
 use farfork_pageserver::Record;
+use farfork_pool::Pool;
 use serde_json::json;
 
 use crate::bed::{Bed, LIMIT, can_serve};
@@ -121,7 +124,8 @@ impl Firecracker {
     }
 
     fn boot(&mut self, kernel: &Path) {
-        let machine = json!({ "vcpu_count": 1, "mem_size_mib": MEMORY_MIB });
+        let machine =
+            json!({ "vcpu_count": 1, "mem_size_mib": MEMORY_MIB, "track_dirty_pages": true });
         self.ask("PUT", "/machine-config", &machine);
         self.ask("PUT", "/boot-source", &json!({ "kernel_image_path": kernel }));
         self.ask("PUT", "/actions", &json!({ "action_type": "InstanceStart" }));
@@ -141,7 +145,13 @@ impl Firecracker {
     /// Pauses the guest, and writes all of its memory.
     fn save(&mut self, state: &Path, memory: &Path) {
         self.set_state("Paused");
-        let save = json!({ "snapshot_path": state, "mem_file_path": memory });
+        self.write("Full", state, memory);
+    }
+
+    /// Writes a snapshot of the paused guest.
+    fn write(&mut self, kind: &str, state: &Path, memory: &Path) {
+        let save =
+            json!({ "snapshot_type": kind, "snapshot_path": state, "mem_file_path": memory });
         self.ask("PUT", "/snapshot/create", &save);
     }
 }
@@ -165,14 +175,54 @@ fn results(memory: &[u8]) -> (u64, u64) {
 /// Long enough for a few rounds.
 const RUN: Duration = Duration::from_millis(600);
 
-#[test]
-fn firecracker_restores_from_the_page_server() {
+/// Whether there is one; says so if not.
+fn is_there() -> bool {
     let version = Command::new("firecracker").arg("--version").stdout(Stdio::null()).status();
     if version.is_err() {
         println!("skipped: there is no firecracker on the PATH");
+    }
+    version.is_ok()
+}
+
+#[test]
+fn changes_that_firecracker_writes_go_on_top_of_their_base() {
+    if !is_there() {
         return;
     }
-    if !can_serve() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("kernel"), kernel()).unwrap();
+    let mut machine = Firecracker::start(path("api"));
+    machine.boot(&path("kernel"));
+    std::thread::sleep(RUN);
+    machine.save(&path("state"), &path("memory"));
+    machine.set_state("Resumed");
+    std::thread::sleep(RUN);
+    machine.set_state("Paused");
+    machine.write("Diff", &path("state-2"), &path("changes"));
+    machine.write("Full", &path("state-3"), &path("memory-3"));
+    drop(machine);
+    let pool = Pool::create(&path("pool"), 64 << 20).unwrap();
+    let import = |state: &str, memory: &str, base: Option<vm::Base<'_>>| {
+        let made = vm::import(&pool, None, &path(state), &path(memory), base, &mut |_, _, _| ());
+        let file = pool.find(made.unwrap().cid).unwrap();
+        (Snapshot::read_from(&file).unwrap(), file)
+    };
+    let (base, base_file) = import("state", "memory", None);
+    let (snapshot, file) = import("state-2", "changes", Some((&base, &base_file)));
+    let mut merged = vec![0; (MEMORY_MIB << 20) as usize];
+    snapshot.read_memory(&file, 0, &mut merged).unwrap();
+    let [before, after] = ["memory", "memory-3"].map(|name| std::fs::read(path(name)).unwrap());
+    assert!(merged == after && merged != before);
+    assert!(results(&merged).0 > results(&before).0);
+    // Far less than all of it was written.
+    let changes = std::fs::metadata(path("changes")).unwrap().blocks() * 512;
+    assert!(changes < 1 << 20, "{changes}");
+}
+
+#[test]
+fn firecracker_restores_from_the_page_server() {
+    if !is_there() || !can_serve() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -84,21 +84,58 @@ fn machines_do_not_see_each_other() {
 #[test]
 fn a_guest_with_huge_pages_gets_whole_ones() {
     use farfork_minivmm::{Backing, Monitor};
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    let free = free.ok().and_then(|free| free.trim().parse::<u64>().ok()).unwrap_or(0);
-    if !can_serve() || free < PATTERN.memory_bytes >> 21 {
-        println!("skipped: {free} huge pages are set aside (vm.nr_hugepages), 8 are needed");
+    use farfork_pageserver::Record;
+    const HUGE_PAGES: u64 = PATTERN.memory_bytes >> 21;
+    let Some(_set_aside) = HugePages::demand(HUGE_PAGES).filter(|_| can_serve()) else {
+        println!("skipped: {HUGE_PAGES} huge pages cannot be set aside (vm.nr_hugepages)");
         return;
-    }
+    };
     let bed = Bed::new(&PATTERN, 1);
-    let serving = bed.serve();
-    let backing = Backing::HugeUffd(&serving.socket);
-    let mut monitor = Monitor::restore(&bed.path("state"), backing).unwrap();
-    bed.check(&mut monitor, &Walk::jumping(bed.pages(), bed.pages()));
-    monitor.discard(4 << 20, 2 << 20).unwrap();
-    bed.check_memory(&monitor, |page| (1024..1536).contains(&page));
-    drop(monitor);
-    assert_eq!(serving.ended().faults, 9);
+    let serving = bed.serve_with(Record::First, Vec::new());
+    for turn in 0..2 {
+        let backing = Backing::HugeUffd(&serving.socket);
+        let mut monitor = Monitor::restore(&bed.path("state"), backing).unwrap();
+        assert_eq!(serving.filled(), turn * bed.pages());
+        if turn == 0 {
+            serving.kill_server();
+        }
+        bed.check(&mut monitor, &Walk::jumping(bed.pages(), bed.pages()));
+        monitor.discard(4 << 20, 2 << 20).unwrap();
+        bed.check_memory(&monitor, |page| (1024..1536).contains(&page));
+        drop(monitor);
+        let counters = serving.ended();
+        // Each page once, and again the one that was discarded.
+        let expected = if turn == 0 { HUGE_PAGES + 1 } else { 1 };
+        assert_eq!(counters.faults, expected, "{counters:?}");
+    }
+}
+
+/// Huge pages that are set aside for a test, and given back after it.
+struct HugePages {
+    before: String,
+}
+
+impl HugePages {
+    const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn demand(pages: u64) -> Option<HugePages> {
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        let free = || read("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+        let free = || free()?.trim().parse::<u64>().ok();
+        let before = read(HugePages::NUMBER)?;
+        if free()? < pages {
+            let more = before.trim().parse::<u64>().ok()? + pages;
+            std::fs::write(HugePages::NUMBER, more.to_string()).ok()?;
+        }
+        let set_aside = HugePages { before };
+        (free()? >= pages).then_some(set_aside)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(HugePages::NUMBER, self.before.trim());
+    }
 }
 
 /// The image's name and file may go while machines run.
