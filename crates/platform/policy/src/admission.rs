@@ -52,6 +52,27 @@ pub struct Idle {
     pub uses_per_hour: u64,
 }
 
+/// What the choice depends on, of the function that asks. Equal ones have equal choices on nodes that are as they
+/// were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asker {
+    /// What its instance needs at its start.
+    pub first_bytes: u64,
+    /// Most bytes that it may take.
+    pub most_bytes: u64,
+    /// Calls that wait.
+    pub queued: u64,
+    /// Whether instances of its own are busy or starting.
+    pub has_busy: bool,
+    /// Whether what is leaving is counted on.
+    pub is_patient: bool,
+}
+
+/// Whether what is leaving is counted on, after the first call has waited for so long.
+pub fn is_patient(waited_ms: u64) -> bool {
+    waited_ms < PATIENCE_MS
+}
+
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -105,7 +126,7 @@ impl Policy<AdmissionFacts> for LeastWorthFirst {
             let why = format!("it may take {most_bytes} bytes, more than the node's budget");
             return Decision::new(Admission::Refuse, why);
         }
-        let leaving = if facts.waited_ms < PATIENCE_MS { facts.leaving_bytes } else { 0 };
+        let leaving = if is_patient(facts.waited_ms) { facts.leaving_bytes } else { 0 };
         let missing = lacking.saturating_sub(leaving);
         let idle = facts.idle.iter().map(Idle::candidate);
         let (ids, freed) = greedy::least_worth(idle, missing);

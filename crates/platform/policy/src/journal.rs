@@ -20,6 +20,7 @@ use crate::keep_alive::IdleFacts;
 use crate::placement::PlacementFacts;
 use crate::reclaim::ReclaimFacts;
 use crate::relief::ReliefFacts;
+use crate::share::ShareFacts;
 use crate::tiering::TieringFacts;
 use crate::{Decision, Facts, Policies, Question, Settings};
 
@@ -181,6 +182,7 @@ impl Policies {
             GrowthFacts::QUESTION => ask::<GrowthFacts>(self, record),
             ReliefFacts::QUESTION => ask::<ReliefFacts>(self, record),
             ReclaimFacts::QUESTION => ask::<ReclaimFacts>(self, record),
+            ShareFacts::QUESTION => ask::<ShareFacts>(self, record),
             other => Err(format!("unknown question '{other}'")),
         }
     }
@@ -202,11 +204,31 @@ mod tests {
     use crate::growth::Worker;
     use crate::placement::NodeFacts;
     use crate::reclaim::ImageFacts;
-    use crate::settings::{Checkpoint, Settings};
+    use crate::settings::{Checkpoint, Settings, Share};
+    use crate::share::{ALL, Cell, Dynamic};
+    use farfork_types::LocalShare;
 
     fn decided<F: Facts>(policy: &dyn Policy<F>, facts: F) -> Line {
         let record = Record::new(17, "guest/hello", &facts, &policy.decide(&facts));
         Line::Record(record.unwrap())
+    }
+
+    fn share() -> ShareFacts {
+        let cell = |permille, latency_us| Cell {
+            payload_bytes: 1,
+            local_permille: LocalShare::from_permille(permille).unwrap(),
+            calls: 40,
+            latency_us,
+            near_bytes: u64::from(permille),
+        };
+        ShareFacts {
+            payload_bytes: 1,
+            current_permille: ALL,
+            tolerance_permille: None,
+            arrivals_per_hour: 60,
+            profiled: vec![cell(700, 104), cell(1000, 100)],
+            observed: vec![cell(950, 101), cell(1000, 100)],
+        }
     }
 
     /// One decision of each kind.
@@ -252,6 +274,7 @@ mod tests {
                 &*policies.reclaim,
                 ReclaimFacts { pool: memory, images: vec![image], ..ReclaimFacts::default() },
             ),
+            decided(&*policies.share, share()),
         ]
     }
 
@@ -271,10 +294,20 @@ mod tests {
 
     #[test]
     fn every_kind_of_decision_is_replayed() {
-        for settings in [Settings::default(), patient()] {
+        let shares = [
+            Share::Fixed(Default::default()),
+            Share::Dynamic(Dynamic::default()),
+            Share::Adaptive(Default::default()),
+        ];
+        let with = |share| Settings { share: Some(share), ..Settings::default() };
+        for settings in [Settings::default(), patient()].into_iter().chain(shares.map(with)) {
             let replayed = replay(&*journal(settings), None).unwrap();
-            assert_eq!((replayed.decisions, replayed.differences), (10, Vec::new()));
+            assert_eq!((replayed.decisions, replayed.differences), (11, Vec::new()));
         }
+        let other = Some(with(Share::Dynamic(Dynamic { tolerance_permille: 10 })));
+        let replayed = replay(&*journal(with(shares[1])), other).unwrap();
+        let [one] = &replayed.differences[..] else { panic!("{:#?}", replayed.differences) };
+        assert_eq!((&one.record.choice, &one.choice), (&700.into(), &1000.into()));
     }
 
     #[test]
@@ -303,11 +336,11 @@ mod tests {
         for cut in 1..200 {
             let replayed = replay(&whole[..whole.len() - cut], None).unwrap();
             let seen = (replayed.decisions, replayed.differences);
-            assert_eq!(seen, (9, Vec::new()), "{cut} bytes are cut off");
+            assert_eq!(seen, (10, Vec::new()), "{cut} bytes are cut off");
         }
         let cut_off = [&whole[..whole.len() - 9], b"\n", &whole].concat();
         let message = replay(&*cut_off, None).unwrap_err().to_string();
-        assert!(message.contains("line 11 "), "only the last may be: {message}");
+        assert!(message.contains("line 12 "), "only the last may be: {message}");
     }
 
     #[test]
@@ -336,7 +369,7 @@ mod tests {
         let mut text = journal(Settings::default());
         text.extend_from_slice(b"{\"at_ms\": 1}\n");
         let message = replay(&*text, None).unwrap_err().to_string();
-        assert!(message.contains("line 12"), "{message}");
+        assert!(message.contains("line 13"), "{message}");
         let unknown = r#"{"at_ms":1,"about":"x","question":"why","facts":{},"choice":1,"why":""}"#;
         let message = replay(format!("{unknown}\n").as_bytes(), None).unwrap_err().to_string();
         assert!(message.contains("'why'"), "{message}");

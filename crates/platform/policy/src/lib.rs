@@ -16,8 +16,11 @@
 //! The questions of any platform with limits: [where an instance starts](placement), [what is
 //! evicted for it](admission), [which instances pause](growth) and [which end when memory runs
 //! out](relief), [which images are removed](reclaim).
+//! Asked by simulations only, and if [`Settings`] have it: [how much of an instance's memory is
+//! near](share), with [a policy that learns it](adaptive).
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 pub mod admission;
 pub mod checkpoint;
 pub mod ghosts;
@@ -32,6 +35,7 @@ pub mod placement;
 pub mod reclaim;
 pub mod relief;
 pub mod settings;
+pub mod share;
 pub mod tiering;
 
 use std::fmt::Debug;

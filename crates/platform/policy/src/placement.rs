@@ -58,22 +58,40 @@ impl Default for NearestGhost {
     }
 }
 
+impl NearestGhost {
+    fn free(&self, node: &NodeFacts) -> u64 {
+        node.memory.free_below(self.most_memory_permille)
+    }
+
+    fn best<'a>(&self, facts: &'a PlacementFacts) -> Option<&'a NodeFacts> {
+        // An instance that needs nothing does not start on a full node either.
+        let fitting =
+            facts.nodes.iter().filter(|node| self.free(node) >= facts.need_on(node).max(1));
+        let key = |node: &NodeFacts| (GhostKind::on(node), Reverse(self.free(node)), node.starting);
+        fitting
+            .min_by(|one, other| key(one).cmp(&key(other)).then_with(|| one.name.cmp(&other.name)))
+    }
+}
+
+impl PlacementFacts {
+    fn need_on(&self, node: &NodeFacts) -> u64 {
+        node.need_bytes.unwrap_or(self.need_bytes)
+    }
+}
+
 impl Policy<PlacementFacts> for NearestGhost {
     fn decide(&self, facts: &PlacementFacts) -> Decision<Option<String>> {
-        let need = |node: &NodeFacts| node.need_bytes.unwrap_or(facts.need_bytes);
-        let free = |node: &NodeFacts| node.memory.free_below(self.most_memory_permille);
-        // An instance that needs nothing does not start on a full node either.
-        let fitting = facts.nodes.iter().filter(|node| free(node) >= need(node).max(1));
-        let key = |node: &NodeFacts| (GhostKind::on(node), Reverse(free(node)), node.starting);
-        let best = fitting
-            .min_by(|one, other| key(one).cmp(&key(other)).then_with(|| one.name.cmp(&other.name)));
-        let Some(best) = best else {
-            let count = facts.nodes.len();
-            let least = facts.nodes.iter().map(need).min().unwrap_or(facts.need_bytes);
+        let Some(best) = self.best(facts) else {
+            let (count, needs) = (facts.nodes.len(), facts.nodes.iter());
+            let least = needs.map(|node| facts.need_on(node)).min().unwrap_or(facts.need_bytes);
             return Decision::new(None, format!("none of {count} nodes has {least} bytes free"));
         };
-        let why = format!("{}, {} bytes are free", GhostKind::on(best).words(), free(best));
+        let why = format!("{}, {} bytes are free", GhostKind::on(best).words(), self.free(best));
         Decision::new(Some(best.name.clone()), why)
+    }
+
+    fn choose(&self, facts: &PlacementFacts) -> Option<String> {
+        self.best(facts).map(|best| best.name.clone())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::adaptive::Adaptive;
 use crate::admission::{AdmissionFacts, LeastWorthFirst};
 use crate::checkpoint::{AfterCalls, CheckpointFacts, WhenSettled};
 use crate::ghosts::{AttachedFacts, ByBursts, EmptyFacts};
@@ -10,6 +11,7 @@ use crate::keep_alive::{ByGaps, ByPressure, IdleFacts};
 use crate::placement::{NearestGhost, PlacementFacts};
 use crate::reclaim::{BetweenMarks, ReclaimFacts};
 use crate::relief::ReliefFacts;
+use crate::share::{Dynamic, Fixed, ShareFacts};
 use crate::tiering::{Always, ByObjective, TieringFacts};
 use crate::{Facts, Policy};
 
@@ -41,6 +43,22 @@ pub struct Settings {
     pub disk: Disk,
     /// How many processes functions may have.
     pub processes: Processes,
+    /// How much of an instance's memory is near. Without it the question is not asked, and instances have
+    /// the memory that their kind of start gives them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+}
+
+/// The policy of shares of near memory. Simulations ask it; a live platform has no shares yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum Share {
+    /// See [`Fixed`].
+    Fixed(Fixed),
+    /// See [`Dynamic`].
+    Dynamic(Dynamic),
+    /// See [`Adaptive`].
+    Adaptive(Adaptive),
 }
 
 /// Most processes and threads of all functions together.
@@ -215,6 +233,8 @@ pub struct Policies {
     pub relief: Box<dyn Policy<ReliefFacts>>,
     /// Which images are removed.
     pub reclaim: Box<dyn Policy<ReclaimFacts>>,
+    /// How much of an instance's memory is near.
+    pub share: Box<dyn Policy<ShareFacts>>,
 }
 
 impl From<Settings> for Policies {
@@ -242,6 +262,13 @@ impl From<Settings> for Policies {
             },
             relief: Box::new(settings.admission),
             reclaim: Box::new(settings.reclaim),
+            share: match settings.share {
+                // Asked for functions that declare a tolerance.
+                None => Box::new(Adaptive::default()),
+                Some(Share::Fixed(policy)) => Box::new(policy),
+                Some(Share::Dynamic(policy)) => Box::new(policy),
+                Some(Share::Adaptive(policy)) => Box::new(policy),
+            },
         }
     }
 }
@@ -273,6 +300,7 @@ questions! {
     GrowthFacts by growth,
     ReliefFacts by relief,
     ReclaimFacts by reclaim,
+    ShareFacts by share,
 }
 
 #[cfg(test)]
@@ -297,9 +325,13 @@ mod tests {
             checkpoint: Checkpoint::WhenSettled(WhenSettled::default()),
             keep_alive: KeepAlive::ByPressure(ByPressure::default()),
             growth: Growth::OneByOne(OneByOne::default()),
+            share: Some(Share::Fixed(Fixed::default())),
             ..Settings::default()
         };
-        for settings in [Settings::default(), others] {
+        let with = |share| Settings { share: Some(share), ..Settings::default() };
+        let dynamic = with(Share::Dynamic(Dynamic::default()));
+        let adaptive = with(Share::Adaptive(Adaptive::default()));
+        for settings in [Settings::default(), others, dynamic, adaptive] {
             for setting in named(&serde_json::to_value(settings).unwrap()) {
                 assert!(
                     documents.contains(&setting),
@@ -321,12 +353,22 @@ mod tests {
             settings.tiering,
             Tiering::Always(Always { tiering: farfork_types::Tiering::Moa })
         );
-        assert_eq!(settings.ghosts, ByBursts::default());
+        assert_eq!((settings.ghosts, settings.share), (ByBursts::default(), None));
+        let text = r#"{"share": {"policy": "dynamic", "tolerance_permille": 10}}"#;
+        let share = Share::Dynamic(Dynamic { tolerance_permille: 10 });
+        assert_eq!(serde_json::from_str::<Settings>(text).unwrap().share, Some(share));
+        let default = serde_json::to_string(&Settings::default()).unwrap();
+        assert!(
+            !default.contains("share"),
+            "journals of platforms without shares stay as they were"
+        );
         for wrong in [
             r#"{"tiering": {"policy": "none"}}"#,
             r#"{"tierings": {}}"#,
             r#"{"reclaim": {"high": 900}}"#,
             r#"{"checkpoint": {"policy": "after-calls", "call": 3}}"#,
+            r#"{"share": {"policy": "fixed", "local_permille": 1001}}"#,
+            r#"{"share": 800}"#,
         ] {
             assert!(serde_json::from_str::<Settings>(wrong).is_err(), "{wrong}");
         }

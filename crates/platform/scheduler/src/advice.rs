@@ -6,6 +6,12 @@ use farfork_policy::Question;
 
 /// Decides by policies. The platform also writes each decision down.
 pub trait Advice {
+    /// Whether decisions are written down, with all their facts. Where they are not, facts that cannot change a choice
+    /// may be left out.
+    fn is_recorded(&self) -> bool {
+        true
+    }
+
     /// Decides. `about` is what the decision is about, for the journal: a function, a node, an image.
     fn decide<F: Question>(&self, about: &dyn Display, facts: &F) -> F::Choice {
         self.decide_if(about, facts, |_| true)

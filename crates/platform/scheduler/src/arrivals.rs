@@ -20,6 +20,8 @@ impl Arrivals {
     /// Adds an arrival.
     pub fn add(&mut self, now_us: u64) {
         self.taken_us.push_back(now_us);
+        let late = self.before_last_hour(now_us);
+        self.taken_us.drain(..late);
         if self.taken_us.len() > MOST {
             self.taken_us.pop_front();
         }
@@ -31,11 +33,12 @@ impl Arrivals {
     }
 
     /// Arrivals in the last hour, as far as they are remembered.
-    pub fn in_last_hour(&mut self, now_us: u64) -> u64 {
-        while self.taken_us.front().is_some_and(|at| now_us.saturating_sub(*at) > HOUR_US) {
-            self.taken_us.pop_front();
-        }
-        self.taken_us.len() as u64
+    pub fn in_last_hour(&self, now_us: u64) -> u64 {
+        (self.taken_us.len() - self.before_last_hour(now_us)) as u64
+    }
+
+    fn before_last_hour(&self, now_us: u64) -> usize {
+        self.taken_us.partition_point(|at| now_us.saturating_sub(*at) > HOUR_US)
     }
 
     /// The largest recent burst: arrivals within the time that making a container takes.

@@ -56,6 +56,10 @@ struct Entry {
 struct Node {
     name: String,
     instances: BTreeSet<u64>,
+    /// Bytes of those that are idle.
+    idle_bytes: u64,
+    /// Those that were asked to end, and have neither ended nor got a call.
+    ending: BTreeSet<u64>,
     /// When an instance last ended or became idle.
     freed_us: Option<u64>,
     /// Bytes of ghosts that are ending, by number.
@@ -72,6 +76,27 @@ impl Node {
             self.left.retain(|(_, since_us)| now_us.saturating_sub(*since_us) < LEAVING_US);
             self.left.push((bytes, now_us));
         }
+    }
+
+    /// Bytes of ghosts that are ending, and of what has just ended.
+    fn left_bytes(&self, now_us: u64) -> u64 {
+        let is_late = |since_us: u64| now_us.saturating_sub(since_us) < LEAVING_US;
+        let left = self.left.iter().filter(|(_, since_us)| is_late(*since_us));
+        left.map(|(bytes, _)| bytes).sum::<u64>() + self.leaving.values().sum::<u64>()
+    }
+}
+
+impl Occupancy {
+    /// Bytes that could become free: of what is idle, and of what is leaving.
+    pub fn could_free(&self) -> u64 {
+        self.idle.iter().map(|idle| idle.bytes).sum::<u64>() + self.leaving_bytes
+    }
+}
+
+impl Entry {
+    /// Bytes that count as idle.
+    fn idle_bytes(&self) -> u64 {
+        if matches!(self.work, Work::Idle { .. }) { self.bytes } else { 0 }
     }
 }
 
@@ -111,12 +136,19 @@ pub struct Fleet {
     /// The indexes of nodes by name.
     names: BTreeMap<String, usize>,
     next: u64,
+    changes: u64,
 }
 
 impl Fleet {
+    /// Grows with every change.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Adds an instance, which is busy at first.
     pub fn add(&mut self, new: NewInstance<'_>) {
         let NewInstance { id, node, bytes, start_us } = new;
+        self.changes += 1;
         let node = self.index(node);
         self.nodes[node].instances.insert(id);
         let (held_bytes, work) = (None, Work::Busy);
@@ -135,6 +167,7 @@ impl Fleet {
     }
 
     fn node(&mut self, name: &str) -> &mut Node {
+        self.changes += 1;
         let index = self.index(name);
         &mut self.nodes[index]
     }
@@ -148,32 +181,46 @@ impl Fleet {
         calls_per_hour: Option<u64>,
         bytes: Option<u64>,
     ) -> bool {
+        self.changes += 1;
         let Some(entry) = self.entries.get_mut(&id) else { return false };
+        let node = &mut self.nodes[entry.node];
+        if matches!(entry.work, Work::Ending { .. }) {
+            node.ending.remove(&id);
+        }
+        node.idle_bytes -= entry.idle_bytes();
         entry.work =
             calls_per_hour.map_or(Work::Busy, |calls_per_hour| Work::Idle { calls_per_hour });
         entry.held_bytes = bytes.or(entry.held_bytes);
         entry.bytes = bytes.unwrap_or(entry.bytes);
+        node.idle_bytes += entry.idle_bytes();
         if calls_per_hour.is_some() {
-            self.nodes[entry.node].freed(0, now_us);
+            node.freed(0, now_us);
         }
         calls_per_hour.is_some()
     }
 
     /// An instance has ended.
     pub fn end(&mut self, now_us: u64, id: u64) {
+        self.changes += 1;
         let Some(entry) = self.entries.remove(&id) else { return };
         let node = &mut self.nodes[entry.node];
         node.instances.remove(&id);
+        node.ending.remove(&id);
+        node.idle_bytes -= entry.idle_bytes();
         node.freed(entry.held_bytes.unwrap_or(0), now_us);
     }
 
     /// Marks these instances as ending if they are idle. Returns those that exist: their functions are to
     /// end them, unless a call comes first. Ignores ghosts.
     pub fn evict(&mut self, now_us: u64, ids: &[OccupantId]) -> Vec<u64> {
+        self.changes += 1;
         let mut known = Vec::new();
         for id in ids.iter().filter_map(OccupantId::as_instance) {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             if entry.work != Work::Busy {
+                let node = &mut self.nodes[entry.node];
+                node.idle_bytes -= entry.idle_bytes();
+                node.ending.insert(id);
                 entry.work = Work::Ending { since_us: now_us };
             }
             known.push(id);
@@ -206,6 +253,15 @@ impl Fleet {
         entries.into_iter().map(shown).collect::<Vec<_>>().into_iter()
     }
 
+    /// Bytes on a node that could become free: [`Occupancy::could_free`] without a look at all that is on it.
+    pub fn could_free(&self, now_us: u64, node: &str) -> u64 {
+        let Some(node) = self.names.get(node).map(|index| &self.nodes[*index]) else { return 0 };
+        let ending = node.ending.iter().filter_map(|id| self.entries.get(id));
+        let leaving = ending.filter(|entry| !entry.work.is_busy(now_us));
+        let leaving: u64 = leaving.map(|entry| entry.held_bytes.unwrap_or(0)).sum();
+        node.idle_bytes + leaving + node.left_bytes(now_us)
+    }
+
     /// What is on a node.
     pub fn on(&self, now_us: u64, node: &str) -> Occupancy {
         let Some(node) = self.names.get(node).map(|index| &self.nodes[*index]) else {
@@ -225,10 +281,7 @@ impl Fleet {
                 _ => seen.leaving_bytes += entry.held_bytes.unwrap_or(0),
             }
         }
-        let is_late = |since_us: u64| now_us.saturating_sub(since_us) < LEAVING_US;
-        let left = node.left.iter().filter(|(_, since_us)| is_late(*since_us));
-        seen.leaving_bytes += left.map(|(bytes, _)| bytes).sum::<u64>();
-        seen.leaving_bytes += node.leaving.values().sum::<u64>();
+        seen.leaving_bytes += node.left_bytes(now_us);
         let freed = node.freed_us.map(|freed_us| now_us.saturating_sub(freed_us));
         seen.is_settling = seen.leaving_bytes > 0 || freed.is_some_and(|ago| ago < SETTLED_US);
         seen
@@ -348,6 +401,7 @@ mod tests {
                 prop_assert_eq!(known, fleet.entries.len());
                 for node in ["a", "b"] {
                     let seen = fleet.on(now_us, node);
+                    prop_assert_eq!(fleet.could_free(now_us, node), seen.could_free());
                     let (idle, busy, ending) = scanned(&fleet, now_us, node);
                     let known = fleet.nodes.iter().find(|one| one.name == node);
                     let left: u64 = known.map_or(0, |node| {

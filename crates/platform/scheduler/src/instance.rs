@@ -48,9 +48,24 @@ impl Instance {
     /// Its demand while busy. It counts as holding what was last measured, or is expected, plus
     /// what is being promoted, which is a part of its limit.
     pub fn demand(&self) -> Demand {
-        let held = self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes);
-        let held_bytes = held + self.promoted_bytes;
+        let held_bytes = self.seen_bytes() + self.promised_bytes();
         Demand { held_bytes, headroom_bytes: self.claim.most_bytes().saturating_sub(held_bytes) }
+    }
+
+    /// Most bytes that it may take.
+    pub fn most_bytes(&self) -> u64 {
+        self.claim.most_bytes()
+    }
+
+    /// Bytes that were measured, or are expected.
+    fn seen_bytes(&self) -> u64 {
+        self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes)
+    }
+
+    /// Bytes that are being promoted, as far as its limit leaves room for them.
+    fn promised_bytes(&self) -> u64 {
+        let held = self.seen_bytes().max(self.held_if_not_measured());
+        self.promoted_bytes.min(self.most_bytes().saturating_sub(held))
     }
 
     /// Bytes that it is about to take, until measured.
@@ -78,7 +93,7 @@ impl Instance {
         Share {
             held_bytes,
             idle_bytes: if self.is_busy { 0 } else { held_bytes },
-            begun_bytes: self.begun_bytes() + self.promoted_bytes,
+            begun_bytes: self.begun_bytes() + self.promised_bytes(),
             headroom_bytes: if self.is_busy { self.demand().headroom_bytes } else { 0 },
             starting: u64::from(self.pid.is_none()),
             paused: u64::from(self.is_paused()),

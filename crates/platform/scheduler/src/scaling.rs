@@ -12,11 +12,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 
-use farfork_policy::admission::{Admission, AdmissionFacts};
+use farfork_policy::admission::{Admission, AdmissionFacts, Asker, is_patient};
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 
 use crate::advice::Advice;
+use crate::claim::Claim;
 use crate::fleet::Occupancy;
 
 /// How often a call is dispatched before it is given up.
@@ -89,6 +90,12 @@ impl Scaling {
     /// The call that has to be dispatched next.
     pub fn next(&self) -> Option<u64> {
         self.queue.front().map(|call| call.id)
+    }
+
+    /// The call for which the instance starts that was ordered last.
+    pub fn starts_for(&self) -> Option<u64> {
+        let call = self.queue.get(self.starting.checked_sub(1)?).or(self.queue.back());
+        call.map(|call| call.id)
     }
 
     /// The next call may not begin any more, and leaves.
@@ -183,33 +190,57 @@ impl Scaling {
     }
 
     /// Decides what happens where none of these nodes has room for an instance that may take so many
-    /// bytes.
+    /// bytes. With each node, the bytes on it that could become free; what is on it is looked at only if it is asked.
     pub fn no_room(
         &mut self,
         now_us: u64,
         most_bytes: u64,
-        nodes: impl IntoIterator<Item = (NodeFacts, Occupancy)>,
+        nodes: impl IntoIterator<Item = (NodeFacts, u64)>,
+        occupancy: impl Fn(&str) -> Occupancy,
         about: &dyn Display,
         advice: &impl Advice,
     ) -> NoRoom {
         self.retry_us = Some(now_us + RETRY_US);
-        let facts = |(node, seen): (NodeFacts, Occupancy)| {
-            (self.admission_facts(now_us, most_bytes, &node, seen), node.name)
+        let most_free = |node: &NodeFacts, could_free: u64| {
+            node.memory.free_below(1000).saturating_add(could_free)
         };
-        let mut nodes: Vec<(AdmissionFacts, String)> = nodes.into_iter().map(facts).collect();
-        nodes.sort_by_key(|(facts, _)| Reverse(most_free(facts)));
+        let ranked = |(node, could_free): (NodeFacts, u64)| (most_free(&node, could_free), node);
+        let mut nodes: Vec<(u64, NodeFacts)> = nodes.into_iter().map(ranked).collect();
+        nodes.sort_by_key(|(most_free, _)| Reverse(*most_free));
         if nodes.is_empty() {
             return NoRoom::NoNode(self.late(now_us));
         }
-        for (facts, node) in nodes {
+        for (_, node) in nodes {
+            let facts = self.admission_facts(now_us, most_bytes, &node, occupancy(&node.name));
             match advice.decide(about, &facts) {
                 // Room has become free meanwhile.
                 Admission::Start | Admission::Wait => return NoRoom::Wait,
-                Admission::Evict(ids) => return NoRoom::Evict(node, ids),
+                Admission::Evict(ids) => return NoRoom::Evict(node.name, ids),
                 Admission::Refuse => {}
             }
         }
         NoRoom::Refuse(self.queue.pop_back().map(|call| call.id))
+    }
+
+    /// What an answer to this function depends on, beside the nodes.
+    pub fn asker(&self, now_us: u64, claim: Claim) -> Asker {
+        Asker {
+            first_bytes: claim.first_bytes(),
+            most_bytes: claim.most_bytes(),
+            queued: self.queue.len() as u64,
+            has_busy: self.busy() + self.starting > 0,
+            is_patient: is_patient(self.waited_ms(now_us)),
+        }
+    }
+
+    /// There is no room, as an equal function was answered at this moment.
+    pub fn still_no_room(&mut self, now_us: u64) {
+        self.retry_us = Some(now_us + RETRY_US);
+    }
+
+    /// How long the first call has waited.
+    fn waited_ms(&self, now_us: u64) -> u64 {
+        self.queue.front().map_or(0, |call| now_us.saturating_sub(call.since_us)) / 1000
     }
 
     fn admission_facts(
@@ -219,7 +250,6 @@ impl Scaling {
         node: &NodeFacts,
         seen: Occupancy,
     ) -> AdmissionFacts {
-        let waited_us = |call: &Queued| now_us.saturating_sub(call.since_us);
         AdmissionFacts {
             need_bytes: node.need_bytes.unwrap_or(most_bytes),
             most_bytes,
@@ -230,7 +260,7 @@ impl Scaling {
             leaving_bytes: seen.leaving_bytes,
             is_settling: seen.is_settling,
             queued: self.queue.len() as u64,
-            waited_ms: self.queue.front().map_or(0, waited_us) / 1000,
+            waited_ms: self.waited_ms(now_us),
         }
     }
 
@@ -243,12 +273,6 @@ impl Scaling {
 
 fn waits_long(call: &Queued, now_us: u64) -> bool {
     now_us.saturating_sub(call.since_us) > NO_NODE_US
-}
-
-/// Bytes that could become free on a node.
-fn most_free(facts: &AdmissionFacts) -> u64 {
-    let idle: u64 = facts.idle.iter().map(|idle| idle.bytes).sum();
-    facts.memory.free_below(1000).saturating_add(idle + facts.leaving_bytes)
 }
 
 #[cfg(test)]
@@ -323,7 +347,10 @@ mod tests {
     fn without_room_the_node_where_most_can_be_freed_is_asked_first() {
         let advice = ByDefault::new();
         let decided = |scaling: &mut Scaling, nodes: Vec<(NodeFacts, Occupancy)>| {
-            scaling.no_room(0, 100, nodes, &"f", &advice)
+            let on =
+                |name: &str| nodes.iter().find(|(node, _)| node.name == name).unwrap().1.clone();
+            let could_free = nodes.iter().map(|(node, seen)| (node.clone(), seen.could_free()));
+            scaling.no_room(0, 100, could_free, on, &"f", &advice)
         };
         let mut scaling = called([1, 2]);
         // The first one would wait for its busy instance.
@@ -343,7 +370,7 @@ mod tests {
     #[test]
     fn where_no_node_answers_calls_wait_for_a_while() {
         let (mut scaling, advice) = (called([1, 2, 3]), ByDefault::new());
-        let mut decided = |now_us| scaling.no_room(now_us, 100, [], &"f", &advice);
+        let mut decided = |now_us| scaling.no_room(now_us, 100, [], |_| panic!(), &"f", &advice);
         assert_eq!(decided(1000 + NO_NODE_US), NoRoom::NoNode(vec![]));
         assert_eq!(decided(2001 + NO_NODE_US), NoRoom::NoNode(vec![1, 2]));
         assert_eq!(scaling.give_up_all(), [3]);

@@ -84,7 +84,7 @@ impl Stock {
     /// The facts to decide how many ghosts with the image should wait; `None` while their saving is
     /// not known, and none should.
     pub fn attached_facts(
-        &mut self,
+        &self,
         memory: Memory,
         pool: Memory,
         now_us: u64,
@@ -101,7 +101,7 @@ impl Stock {
 
     /// Waiting ghosts as candidates for eviction. They share the arrivals of the last hour, and
     /// each counts for one use at least if there was any.
-    pub fn idle(&mut self, now_us: u64) -> impl Iterator<Item = Idle> {
+    pub fn idle(&self, now_us: u64) -> impl Iterator<Item = Idle> {
         let count = self.waiting.len().max(1) as u64;
         let uses_per_hour = self.arrivals.in_last_hour(now_us).div_ceil(count);
         let (bytes, saves_us) = (self.bytes, self.saves_us().unwrap_or(0));

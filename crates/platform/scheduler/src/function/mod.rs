@@ -12,11 +12,13 @@
 //! is idle. So an instance with a short window still serves a call that waits.
 
 mod imaging;
+mod shares;
 mod tiers;
 
 use std::fmt::Display;
 
 use farfork_policy::Memory;
+use farfork_policy::admission::Asker;
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
 use farfork_policy::tiering::Objective;
 use farfork_types::Tiering;
@@ -29,6 +31,7 @@ use crate::resting::{RestEffect, Resting};
 use crate::scaling::{NoRoom, Scaling};
 use imaging::Imaging;
 pub use imaging::{AfterNotMade, Due, History, ImageState, NotMade, NotStarted};
+use shares::Shares;
 use tiers::{SeenMemory, Tiers};
 
 /// Duration of a start without an image, until one was measured.
@@ -39,8 +42,22 @@ pub trait Surroundings {
     /// The nodes that answer, as facts for an instance with this claim, of the function's image or the base
     /// image.
     fn nodes(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts>;
+    /// The same, but only the node that a placement chooses if any; `None` if all have to be compared.
+    fn likeliest(&self, _claim: Claim, _has_image: bool) -> Option<Vec<NodeFacts>> {
+        None
+    }
+    /// Whether an equal function was answered at this moment that it has to wait, and nothing has changed since.
+    fn has_to_wait(&self, _asker: &Asker) -> bool {
+        false
+    }
+    /// A function was answered that it has to wait.
+    fn waits(&self, _asker: Asker) {}
     /// What is on a node.
     fn occupancy(&self, node: &str) -> Occupancy;
+    /// Bytes of that which could become free: of what is idle, and of what is leaving.
+    fn could_free(&self, node: &str) -> u64 {
+        self.occupancy(node).could_free()
+    }
 }
 
 /// An instance to start.
@@ -97,6 +114,8 @@ pub struct Function {
     seen: SeenMemory,
     /// Duration of the last start without an image, including loading the code, in microseconds.
     cold_us: Option<u64>,
+    /// If shares of near memory are decided.
+    shares: Option<Box<Shares>>,
 }
 
 impl Function {
@@ -111,12 +130,16 @@ impl Function {
             tiers: Tiers::new(objective),
             seen: SeenMemory::default(),
             cold_us: None,
+            shares: None,
         }
     }
 
     /// Calls run another version from now on, with this limit and objective.
     pub fn change(&mut self, memory_mb: u64, objective: Objective) {
         (self.memory_mb, self.tiers.objective) = (memory_mb, objective);
+        if let Some(shares) = &mut self.shares {
+            shares.forget();
+        }
     }
 
     /// Its calls, and its instances that start.
@@ -261,11 +284,16 @@ impl Function {
         around: &impl Surroundings,
         advice: &impl Advice,
     ) -> Result<StartOrder, NoRoom> {
-        let claim = self.claim();
-        let nodes = around.nodes(claim, self.has_image());
-        let facts = PlacementFacts { need_bytes: claim.most_bytes(), nodes };
+        let (claim, has_image) = (self.claim(), self.has_image());
+        let need_bytes = claim.most_bytes();
+        let likeliest =
+            if advice.is_recorded() { None } else { around.likeliest(claim, has_image) };
+        let is_one = likeliest.is_some();
+        let nodes = likeliest.unwrap_or_else(|| around.nodes(claim, has_image));
+        let facts = PlacementFacts { need_bytes, nodes };
         match advice.decide(&self.about, &facts) {
             Some(node) => Ok(self.start_on(node, &facts, advice)),
+            None if is_one => Err(self.no_room_anywhere(now_us, claim, around, advice)),
             None => Err(self.no_room(now_us, facts, around, advice)),
         }
     }
@@ -287,6 +315,28 @@ impl Function {
         StartOrder { node, is_clone, claim, most_bytes, tiering }
     }
 
+    /// The same as [`Function::no_room`], where decisions are not written down: functions that are woken together
+    /// mostly get the same answer.
+    fn no_room_anywhere(
+        &mut self,
+        now_us: u64,
+        claim: Claim,
+        around: &impl Surroundings,
+        advice: &impl Advice,
+    ) -> NoRoom {
+        let asker = self.scaling.asker(now_us, claim);
+        if around.has_to_wait(&asker) {
+            self.scaling.still_no_room(now_us);
+            return NoRoom::Wait;
+        }
+        let (need_bytes, nodes) = (claim.most_bytes(), around.nodes(claim, self.has_image()));
+        let answer = self.no_room(now_us, PlacementFacts { need_bytes, nodes }, around, advice);
+        if answer == NoRoom::Wait {
+            around.waits(asker);
+        }
+        answer
+    }
+
     fn no_room(
         &mut self,
         now_us: u64,
@@ -296,10 +346,12 @@ impl Function {
     ) -> NoRoom {
         let PlacementFacts { need_bytes, nodes } = facts;
         let seen = |node: NodeFacts| {
-            let occupancy = around.occupancy(&node.name);
-            (node, occupancy)
+            let could_free = around.could_free(&node.name);
+            (node, could_free)
         };
-        self.scaling.no_room(now_us, need_bytes, nodes.into_iter().map(seen), &self.about, advice)
+        let nodes = nodes.into_iter().map(seen);
+        let occupancy = |node: &str| around.occupancy(node);
+        self.scaling.no_room(now_us, need_bytes, nodes, occupancy, &self.about, advice)
     }
 
     /// An instance has started.

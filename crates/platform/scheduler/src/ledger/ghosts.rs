@@ -72,10 +72,12 @@ impl Ledger {
     }
 
     /// The ghosts that wait on a node, as candidates for eviction.
-    pub fn idle_ghosts(&mut self, node: NodeId, now_us: u64) -> Vec<Idle> {
-        let first = (node, Kind::Attached(String::new()));
-        let stocks = self.stocks.range_mut(first..).take_while(|((other, _), _)| *other == node);
-        stocks.flat_map(|(_, stock)| stock.idle(now_us)).collect()
+    pub fn idle_ghosts(&self, node: NodeId, now_us: u64) -> Vec<Idle> {
+        let here = &self.nodes[node.index()];
+        if here.empty_ghosts + here.attached_ghosts == 0 {
+            return Vec::new();
+        }
+        self.stocks_on(node).flat_map(|(_, stock)| stock.idle(now_us)).collect()
     }
 
     /// The agent's names of the ghosts that wait on a node.

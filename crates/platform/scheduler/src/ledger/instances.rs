@@ -2,6 +2,8 @@
 
 use farfork_policy::occupant::OccupantId;
 
+use farfork_types::LocalShare;
+
 use super::{Ledger, NodeId, Occupant};
 use crate::claim::{Claim, Usage};
 use crate::instance::Instance;
@@ -159,8 +161,20 @@ impl Ledger {
     /// Reserves memory to promote an instance, until [`Ledger::promoted`]: as much as it was last seen to
     /// map from the pool. `None` if there is no room, or the instance was not measured yet or has ended.
     pub fn promote(&mut self, id: u64) -> Option<Promotion> {
+        let bytes = self.instance(id)?.usage?.pool_bytes;
+        self.promote_bytes(id, bytes)
+    }
+
+    /// The same for the share of near memory of an instance that may not have been measured yet: that share of what it
+    /// may take.
+    pub fn promote_to(&mut self, id: u64, share: LocalShare) -> Option<Promotion> {
+        let bytes = share.of(self.instance(id)?.most_bytes());
+        self.promote_bytes(id, bytes)
+    }
+
+    fn promote_bytes(&mut self, id: u64, bytes: u64) -> Option<Promotion> {
         let one = self.instance(id)?;
-        let (pid, bytes, before) = (one.pid?, one.usage?.pool_bytes, one.promoted_bytes);
+        let (pid, before) = (one.pid?, one.promoted_bytes);
         let node = self.node_of(id)?;
         let fits = self.if_it_fits(
             node,

@@ -52,11 +52,11 @@ impl Ledger {
     }
 
     /// Decides how many ghosts of a stock should wait.
-    fn wanted(&mut self, key: &StockKey, pool: Memory, now_us: u64, advice: &impl Advice) -> usize {
+    fn wanted(&self, key: &StockKey, pool: Memory, now_us: u64, advice: &impl Advice) -> usize {
         let (node, kind) = key;
         let memory = self.memory(*node);
         let about = About { node: &self.nodes[node.index()].name, kind };
-        let Some(stock) = self.stocks.get_mut(key) else { return 0 };
+        let Some(stock) = self.stocks.get(key) else { return 0 };
         let wanted = match kind {
             Kind::Empty(_) => advice.decide(&about, &stock.empty_facts(memory, now_us)),
             Kind::Attached(_) => match stock.attached_facts(memory, pool, now_us) {
@@ -187,6 +187,10 @@ impl Ledger {
         let is_time = now_us.saturating_sub(self.trimmed_us) >= TRIM_US;
         if is_time {
             self.trimmed_us = now_us;
+        }
+        // Between the intervals only ghosts with images go.
+        if !is_time && self.nodes.iter().all(|node| node.attached_ghosts == 0) {
+            return self.remove(ids);
         }
         let is_empty = |key: &StockKey| matches!(key.1, Kind::Empty(_));
         let (empty, attached): (Vec<StockKey>, Vec<StockKey>) =

@@ -3,7 +3,8 @@
 //! ```text
 //!  occupants   number ─► instance | ghost           the truth
 //!  stocks      (node, kind) ─► ghosts that wait     how many are made, and which are taken
-//!  nodes       sums over the occupants              kept with every change, so nothing is scanned
+//!  nodes       sums over the occupants              kept with every change, so nothing is scanned;
+//!                                                   and which has least memory in use
 //! ```
 //! A busy or starting instance may take all that its limit allows. As much memory stays free as
 //! lets all busy instances of a node do so, at once or one after the other
@@ -19,6 +20,7 @@
 mod ghosts;
 mod instances;
 mod making;
+mod nodes;
 
 use std::collections::BTreeMap;
 
@@ -36,14 +38,21 @@ pub use ghosts::AgentGhost;
 use ghosts::{Ghost, StockKey};
 pub use instances::{PauseChange, Promotion};
 pub use making::{GhostOrder, USUAL_MB};
+use nodes::{Best, Nodes};
 
 /// A node of a ledger. Their order is that of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
 impl NodeId {
-    fn index(self) -> usize {
+    /// Its place among all nodes by name, from 0.
+    pub fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// The same as a number.
+    pub fn number(self) -> u32 {
+        self.0
     }
 }
 
@@ -60,7 +69,7 @@ enum Occupant {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     /// By name.
-    nodes: Vec<Node>,
+    nodes: Nodes,
     node_memory_bytes: u64,
     growth: Growth,
     occupants: ByNumber<Occupant>,
@@ -103,10 +112,9 @@ impl Ledger {
         growth: Growth,
         now_us: u64,
     ) -> Ledger {
-        let mut nodes: Vec<Node> = names.into_iter().map(Node::new).collect();
-        nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        let nodes = names.into_iter().map(Node::new).collect();
         Ledger {
-            nodes,
+            nodes: Nodes::new(nodes),
             node_memory_bytes,
             growth,
             occupants: ByNumber::default(),
@@ -121,6 +129,11 @@ impl Ledger {
     pub fn node(&self, name: &str) -> Option<NodeId> {
         let found = self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok()?;
         u32::try_from(found).ok().map(NodeId)
+    }
+
+    /// Grows with every change of a node, and of what is on it.
+    pub fn changes(&self) -> u64 {
+        self.nodes.changes
     }
 
     /// The name of a node.
@@ -264,22 +277,42 @@ impl Ledger {
     /// image.
     pub fn node_facts(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         let answering = self.ids().filter(|node| self.answers(*node));
-        let facts = |node: NodeId| {
-            let here = &self.nodes[node.index()];
-            // Most nodes have no ghosts of most kinds, and need not be looked up.
-            let attached = image.filter(|_| here.attached_ghosts > 0);
-            let has_empty = here.empty_ghosts > 0;
-            NodeFacts {
-                name: here.name.clone(),
-                memory: self.memory(node),
-                need_bytes: Some(self.need_bytes(node, claim)),
-                attached_ghosts: attached.map_or(0, |image| self.waiting_with(node, image)),
-                empty_ghosts: if has_empty { self.waiting_empty(node, claim.memory_mb) } else { 0 },
-                starting: here.sums.starting,
-                pool_busy_permille: here.reading.map(Reading::busy_permille),
+        answering.map(|node| self.facts(node, claim, image)).collect()
+    }
+
+    /// The same, but only the node that [`NearestGhost`] chooses if it has room, which no other has then
+    /// either; none if no node answers. `None` if all have to be compared: ghosts wait, or what an instance needs
+    /// depends on the node.
+    ///
+    /// [`NearestGhost`]: farfork_policy::placement::NearestGhost
+    pub fn likeliest(&self, claim: Claim) -> Option<Vec<NodeFacts>> {
+        if self.growth.overcommits() {
+            return None;
+        }
+        match self.nodes.best() {
+            Best::None => Some(Vec::new()),
+            Best::HasGhosts => None,
+            Best::Node(index) => {
+                let node = NodeId(u32::try_from(index).ok()?);
+                Some(vec![self.facts(node, claim, None)])
             }
-        };
-        answering.map(facts).collect()
+        }
+    }
+
+    fn facts(&self, node: NodeId, claim: Claim, image: Option<&str>) -> NodeFacts {
+        let here = &self.nodes[node.index()];
+        // Most nodes have no ghosts of most kinds, and need not be looked up.
+        let attached = image.filter(|_| here.attached_ghosts > 0);
+        let has_empty = here.empty_ghosts > 0;
+        NodeFacts {
+            name: here.name.clone(),
+            memory: self.memory(node),
+            need_bytes: Some(self.need_bytes(node, claim)),
+            attached_ghosts: attached.map_or(0, |image| self.waiting_with(node, image)),
+            empty_ghosts: if has_empty { self.waiting_empty(node, claim.memory_mb) } else { 0 },
+            starting: here.sums.starting,
+            pool_busy_permille: here.reading.map(Reading::busy_permille),
+        }
     }
 
     /// A node.

@@ -6,6 +6,7 @@ use farfork_policy::growth::OneByOne;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{Claim, Ledger, PauseChange};
+use farfork_types::LocalShare;
 
 use crate::bed::{Default, FREE};
 use crate::bed::{
@@ -53,6 +54,25 @@ fn check_set_aside(mut ledger: Ledger) {
     assert_eq!(ledger.promote(idle), None, "there is no room");
     assert!(ledger.counted(ghost.id) && !ledger.counted(ghost.id));
     assert_eq!(used(&ledger), [220, 0]);
+}
+
+#[test]
+fn a_share_takes_its_part_of_what_an_instance_may_take() {
+    let mut ledger = ledger(all_at_once(), &["a"]);
+    let a = node(&ledger, "a");
+    let one = ledger.reserve(a, claim(300)).unwrap();
+    let half = LocalShare::from_permille(500).unwrap();
+    assert_eq!(ledger.promote_to(one, half), None, "it has not started");
+    ledger.started(one, 7);
+    assert!(ledger.promote_to(one, half).is_some(), "although it was not measured yet");
+    assert_eq!(used(&ledger), [300], "busy, it may take that in any case");
+    ledger.end_work(one);
+    seen(&mut ledger, [(7, usage(20, 100))]);
+    assert_eq!(used(&ledger), [170]);
+    seen(&mut ledger, [(7, usage(200, 100))]);
+    assert_eq!(used(&ledger), [300], "its limit holds for both");
+    ledger.promoted(one);
+    assert_eq!(used(&ledger), [200]);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farfork_policy::Policy;
 use farfork_policy::growth::{Demand, GrowthFacts, Worker};
 use farfork_policy::occupant::OccupantId;
+use farfork_policy::placement::{NearestGhost, NodeFacts, PlacementFacts};
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{AgentGhost, Claim, Ledger, NodeId, USUAL_MB, Usage};
 use proptest::prelude::*;
@@ -96,7 +98,7 @@ struct Seen {
 impl Seen {
     fn demand(&self) -> Demand {
         let held = self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes);
-        let held_bytes = held + self.promoted_bytes;
+        let held_bytes = held + self.promised();
         Demand { held_bytes, headroom_bytes: self.claim.most_bytes().saturating_sub(held_bytes) }
     }
 
@@ -110,7 +112,13 @@ impl Seen {
 
     fn begun(&self) -> u64 {
         let first = if self.usage.is_none() && self.is_busy { self.claim.first_bytes() } else { 0 };
-        first + self.promoted_bytes
+        first + self.promised()
+    }
+
+    /// What is promoted is measured before, and has the limit's room.
+    fn promised(&self) -> u64 {
+        let held = self.usage.map_or(0, |usage| usage.local_bytes);
+        self.promoted_bytes.min(self.claim.most_bytes().saturating_sub(held))
     }
 }
 
@@ -433,10 +441,27 @@ impl Bed {
         }
     }
 
+    /// A placement decides the same for the likeliest node as for all.
+    fn check_likeliest(&self, claim: Claim, all: &[NodeFacts]) {
+        let has_ghosts =
+            self.waiting.values().any(|node| self.answers[*node]) || self.growth.overcommits();
+        let Some(likeliest) = self.ledger.likeliest(claim) else { return assert!(has_ghosts) };
+        assert!(!has_ghosts);
+        for most_memory_permille in [100, 500, 950, 1000] {
+            let policy = NearestGhost { most_memory_permille };
+            let placed = |nodes: &[NodeFacts]| {
+                let need_bytes = claim.most_bytes();
+                policy.choose(&PlacementFacts { need_bytes, nodes: nodes.to_vec() })
+            };
+            assert_eq!(placed(&likeliest), placed(all));
+        }
+    }
+
     /// The ledger's sums are those of a scan.
     fn check(&mut self) {
         let claim = Claim { memory_mb: 100, expected_bytes: Some(30 << 20) };
         let facts = self.ledger.node_facts(claim, Some("guest/f"));
+        self.check_likeliest(claim, &facts);
         let mut facts = facts.into_iter();
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
             let status = self.ledger.status(node);
