@@ -18,6 +18,32 @@ pub enum SimError {
         /// Why not.
         source: io::Error,
     },
+    /// A sample cannot be taken.
+    #[error("cannot choose {wanted} functions: the trace has {all}; give --functions 1 to {all}")]
+    Sample {
+        /// Functions that were asked for.
+        wanted: usize,
+        /// Functions of the trace.
+        all: usize,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {}", .path.display(), farfork_sys::words::of(.source))]
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The sorted calls cannot be kept.
+    #[error(
+        "cannot keep the sorted calls in a temporary file: {}; set TMPDIR to a directory on a disk with room for 56 \
+         bytes per call",
+        farfork_sys::words::of(.source)
+    )]
+    Spill {
+        /// Why not.
+        source: io::Error,
+    },
     /// A trace cannot be used.
     #[error("cannot use trace {}: {reason}", .path.display())]
     Trace {
@@ -60,6 +86,14 @@ pub enum SimError {
         /// The smallest budget that suffices.
         least_bytes: u64,
     },
+    /// A profile does not say what shares of near memory change.
+    #[error("cannot simulate memory of function {function}: {reason}")]
+    Shares {
+        /// The function.
+        function: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// A setting has no effect here.
     #[error("cannot simulate {name}: {reason}; {remedy}")]
     Setting {
@@ -96,6 +130,14 @@ fn listed(rows: &[Malformed]) -> String {
 }
 
 impl SimError {
+    pub(crate) fn reading(path: &Path) -> impl Fn(io::Error) -> SimError {
+        move |source| SimError::Read { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn writing(path: &Path) -> impl Fn(io::Error) -> SimError {
+        move |source| SimError::Write { path: path.to_owned(), source }
+    }
+
     pub(crate) fn trace(path: &Path, reason: impl Into<String>) -> SimError {
         SimError::Trace { path: path.to_owned(), reason: reason.into() }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farfork_platform::scheduler::nodes::{BoxFuture, Start, StartTimes};
 use farfork_platform::simulated::{Instance, Program, Totals};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::profile::{BASE_US, Behaviour};
 use crate::series::Series;
@@ -92,6 +92,10 @@ impl Program for Model {
         (whole, StartTimes { whole, container: Duration::ZERO, restore: whole })
     }
 
+    fn checkpoint(&self, image: &str) -> Option<Duration> {
+        self.of(image).map(|function| Duration::from_micros(function.checkpoint_us))
+    }
+
     fn answer(
         &self,
         instance: Arc<Instance>,
@@ -113,7 +117,7 @@ impl Program for Model {
             _ => return Box::pin(async { (404, json!({})) }),
         };
         Box::pin(async move {
-            sleep(Duration::from_micros(us)).await;
+            instance.work(Duration::from_micros(us)).await;
             (200, json!({"ok": true}))
         })
     }

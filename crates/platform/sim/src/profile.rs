@@ -10,9 +10,12 @@ use std::path::{Path, PathBuf};
 
 use farfork_platform::api::StartKind;
 use farfork_platform::simulated::Footprint;
+use farfork_policy::tiering::Objective;
+use farfork_types::LocalShare;
 use serde::Deserialize;
 
 use crate::error::SimError;
+use crate::shares::{Held, Measured, Shares};
 use crate::trace::{Function, Trace};
 
 /// Excess of the first call after a cold start.
@@ -36,9 +39,6 @@ pub const LIMIT_MB: u64 = 256;
 /// The smallest limit that the platform accepts.
 const LEAST_MB: u64 = 32;
 
-/// The whole of a share.
-const WHOLE_PERMILLE: u64 = 1000;
-
 /// A profile of a function, as in its file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Profile {
@@ -53,6 +53,15 @@ pub struct Profile {
     /// The version that measured it.
     #[serde(default)]
     pub version: serde_json::Value,
+    /// Processors of a node of that machine, if calls are to share as many in simulations.
+    #[serde(default)]
+    pub cores: Option<u32>,
+    /// Mean latency that its owner wants, in milliseconds, as the annotation `slo-mean-ms` of an action.
+    #[serde(default)]
+    pub slo_mean_ms: Option<u64>,
+    /// The same of its P99, as `slo-p99-ms`.
+    #[serde(default)]
+    pub slo_p99_ms: Option<u64>,
     /// The measurements.
     pub cells: Vec<Cell>,
 }
@@ -79,11 +88,23 @@ pub struct Cell {
     pub far_bytes: u64,
 }
 
+impl Cell {
+    fn measured(&self) -> Measured {
+        let Cell { payload_bytes, local_permille, near_bytes, pool_bytes, far_bytes, .. } = *self;
+        let Latency { p50: latency_us, n: calls } = self.latency_us;
+        let held = Held { near_bytes, pool_bytes, far_bytes };
+        Measured { payload_bytes, local_permille, calls, latency_us, held }
+    }
+}
+
 /// Latency of warm calls.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Latency {
     /// The median.
     pub p50: u64,
+    /// Number of calls.
+    #[serde(default)]
+    pub n: u64,
 }
 
 /// What a function takes.
@@ -95,12 +116,20 @@ pub struct Behaviour {
     pub clone_us: u64,
     /// The same of a clone in an attached ghost.
     pub ghost_us: u64,
+    /// A whole checkpoint.
+    pub checkpoint_us: u64,
     /// Its memory.
     pub footprint: Footprint,
     /// Its memory limit.
     pub limit_mb: u64,
+    /// The latency that its owner wants, in milliseconds: the mean and the P99.
+    pub slo_ms: (Option<u64>, Option<u64>),
     /// Durations of runs by the largest payload that takes so long.
     pub run_us: BTreeMap<u64, u64>,
+    /// What it takes with a share of its memory near.
+    pub shares: Shares,
+    /// Processors of a node where it was measured, if calls share as many.
+    pub cores: Option<u32>,
 }
 
 impl Behaviour {
@@ -118,9 +147,25 @@ impl Behaviour {
             cold_us: COLD_US,
             clone_us: CLONE_US,
             ghost_us: GHOST_US,
+            checkpoint_us: CHECKPOINT_US,
             footprint,
             limit_mb: memory_bytes.map_or(LIMIT_MB, limit_mb),
+            slo_ms: (None, None),
             run_us: BTreeMap::new(),
+            shares: Shares::default(),
+            cores: None,
+        }
+    }
+
+    /// What an instance holds, with a share of near memory if they are decided.
+    pub fn held(&self, is_clone: bool, share: Option<LocalShare>) -> Held {
+        let Footprint { cold_bytes, clone_bytes, mapped_bytes, .. } = self.footprint;
+        match (share, is_clone) {
+            (Some(share), _) => self.shares.held(is_clone, share),
+            (None, true) => {
+                Held { near_bytes: clone_bytes, pool_bytes: mapped_bytes, far_bytes: 0 }
+            }
+            (None, false) => Held { near_bytes: cold_bytes, ..Held::default() },
         }
     }
 
@@ -132,6 +177,13 @@ impl Behaviour {
             StartKind::Ghost => slack_us(self.ghost_us),
             StartKind::Warm => 0,
         }
+    }
+
+    /// The latency that its owner wants.
+    pub(crate) fn objective(&self) -> Objective {
+        let us = |ms: Option<u64>| ms.filter(|ms| *ms > 0).map(|ms| ms.saturating_mul(1000));
+        let (mean_ms, p99_ms) = self.slo_ms;
+        Objective { mean_us: us(mean_ms), p99_us: us(p99_ms) }
     }
 
     /// How long a call with this payload runs, if the profile says so.
@@ -167,12 +219,30 @@ pub fn read(paths: &[PathBuf], trace: &Trace) -> Result<Profiles, SimError> {
             let reason = format!("its function '{name}' is not in the trace");
             return Err(SimError::profile(path, reason));
         }
+        let cores = |known: &Behaviour| known.cores.is_some() && known.cores != behaviour.cores;
+        if behaviour.cores.is_some() && profiles.values().any(cores) {
+            let reason = "another profile has other cores: give profiles of one machine";
+            return Err(SimError::profile(path, reason));
+        }
         if profiles.insert(name.clone(), behaviour).is_some() {
             let reason = format!("there is another profile of function '{name}'");
             return Err(SimError::profile(path, reason));
         }
     }
     Ok(profiles)
+}
+
+/// The function of a profile, and its cells as the policies of shares take them.
+///
+/// # Errors
+/// The file is not a profile, or no payload has the share 1000 and a smaller one.
+pub fn facts(path: &Path) -> Result<(String, Vec<farfork_policy::share::Cell>), SimError> {
+    let text = fs::read(path).map_err(|source| SimError::Read { path: path.to_owned(), source })?;
+    let profile: Profile = serde_json::from_slice(&text)
+        .map_err(|wrong| SimError::profile(path, format!("it is not a profile: {wrong}")))?;
+    let Behaviour { shares, .. } = behaviour(path, &profile)?;
+    shares.check(true).map_err(|reason| SimError::profile(path, reason))?;
+    Ok((profile.function, shares.facts()))
 }
 
 /// What each function of a trace takes, in their order.
@@ -187,10 +257,15 @@ pub fn behaviours(functions: &[Function], profiles: &Profiles) -> Vec<Behaviour>
 /// Cold started instances have most of their memory near, clones least.
 fn behaviour(path: &Path, profile: &Profile) -> Result<Behaviour, SimError> {
     let wrong = |reason: &str| SimError::profile(path, reason);
-    let cells = &profile.cells;
-    if cells.iter().any(|cell| cell.local_permille > WHOLE_PERMILLE) {
-        return Err(wrong("a share is above 1000 ‰"));
+    if profile.cores == Some(0) {
+        return Err(wrong(
+            "its cores are 0: give how many processors a node has, or leave them out",
+        ));
     }
+    let cells = &profile.cells;
+    let Ok(shares) = Shares::new(cells.iter().map(Cell::measured)) else {
+        return Err(wrong("a share is above 1000 ‰"));
+    };
     let most = cells.iter().map(|cell| cell.local_permille).max();
     let least = cells.iter().map(|cell| cell.local_permille).min();
     let (Some(most), Some(least)) = (most, least) else {
@@ -198,9 +273,6 @@ fn behaviour(path: &Path, profile: &Profile) -> Result<Behaviour, SimError> {
     };
     let at = |share: u64| cells.iter().filter(move |cell| cell.local_permille == share);
     let (whole, clone) = (|| at(most), || at(least));
-    if whole().chain(clone()).any(|cell| cell.far_bytes > 0) {
-        return Err(wrong("its function has far memory, which is not simulated yet"));
-    }
     let cold_bytes = whole().map(|cell| cell.near_bytes).max().unwrap_or(0);
     let clone_bytes = clone().map(|cell| cell.near_bytes).max().unwrap_or(0);
     let mapped_bytes = clone().map(|cell| cell.pool_bytes).max().unwrap_or(0);
@@ -216,6 +288,7 @@ fn behaviour(path: &Path, profile: &Profile) -> Result<Behaviour, SimError> {
         cold_us: phase("cold", typical.cold_us),
         clone_us: phase("clone", typical.clone_us),
         ghost_us: phase("ghost", typical.ghost_us),
+        checkpoint_us: phase("checkpoint", typical.checkpoint_us),
         footprint: Footprint {
             cold_bytes,
             clone_bytes,
@@ -223,7 +296,10 @@ fn behaviour(path: &Path, profile: &Profile) -> Result<Behaviour, SimError> {
             image_bytes: cold_bytes.max(mapped_bytes),
         },
         limit_mb: limit_mb(cold_bytes),
+        slo_ms: (profile.slo_mean_ms, profile.slo_p99_ms),
         run_us: whole().map(|cell| (cell.payload_bytes, cell.latency_us.p50)).collect(),
+        shares,
+        cores: profile.cores,
     })
 }
 
@@ -268,11 +344,8 @@ mod tests {
         for (cells, words) in [
             (vec![], "no cells"),
             (vec![cell(0, 1001, 1, 1, 1)], "above 1000"),
+            (vec![cell(0, 0, 1, 1, 1) + "], \"cores\": 0, \"more\": ["], "its cores are 0"),
             (vec![cell(0, 0, 2, 1, 1), cell(0, 1000, 1, 1, 1)], "more near memory"),
-            (
-                vec![cell(0, 0, 1, 1, 1).replace("\"far_bytes\": 0", "\"far_bytes\": 1")],
-                "far memory",
-            ),
         ] {
             let why = read_one(&profile(&cells)).unwrap_err();
             assert!(why.contains(words), "{why}");

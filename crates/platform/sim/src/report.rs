@@ -1,13 +1,15 @@
 //! The figures of a run.
 
-use farfork_platform::api::StartKind;
+use std::time::Duration;
+
 use serde::Serialize;
 
+use crate::distribution::Distribution;
 use crate::run::Ended;
+use crate::summary::Summary;
+pub use crate::summary::TOLERANCE_PERMILLE;
+use crate::timeline::{FAR, INSTANCES, NEAR, POOL};
 use crate::trace::Trace;
-
-/// How much longer than its run a call may take without counting as a violation, in thousandths.
-pub const TOLERANCE_PERMILLE: u64 = 100;
 
 /// The figures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,6 +32,8 @@ pub struct Report {
     pub memory_bytes: MemoryBytes,
     /// Completed calls that took longer than [`TOLERANCE_PERMILLE`] beyond their run.
     pub violations: u64,
+    /// Completed calls that ran longer than with all memory near, whatever they waited.
+    pub slower_runs: SlowerRuns,
     /// How long the simulation took.
     pub wall_s: f64,
     /// Calls simulated in each second of that.
@@ -42,6 +46,21 @@ pub struct Report {
     pub version: &'static str,
     /// Always true: nothing here was measured.
     pub modelled: bool,
+    /// Whether the trace was generated, and not recorded.
+    pub synthetic: bool,
+}
+
+/// Numbers of calls that ran longer than with all memory near, by more than a tolerance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlowerRuns {
+    /// By more than 1 %.
+    pub over_1_percent: u64,
+    /// By more than 5 %.
+    pub over_5_percent: u64,
+    /// By more than 10 %.
+    pub over_10_percent: u64,
+    /// By more than 20 %.
+    pub over_20_percent: u64,
 }
 
 /// Latencies in microseconds.
@@ -86,7 +105,7 @@ pub struct MemoryBytes {
     pub near: Near,
     /// The most that images took of the pool.
     pub pool: u64,
-    /// Memory further away: not simulated yet, so 0.
+    /// The most that instances had further away: the rest of those that have a share near and no image.
     pub far: u64,
 }
 
@@ -102,85 +121,68 @@ pub struct Near {
 }
 
 impl Report {
-    /// The figures of a run of a trace.
+    /// The figures of a run whose records were kept.
     pub fn new(trace: &Trace, ended: &Ended, seed: u64) -> Report {
-        let Ended { records, series, end_us, wall } = ended;
-        let mut latencies = Vec::with_capacity(records.len());
-        let (mut starts, mut violations) = (Starts::default(), 0);
-        for record in records {
-            match record.start {
-                None => continue,
-                Some(StartKind::Cold) => starts.cold += 1,
-                Some(StartKind::Clone) => starts.clone += 1,
-                Some(StartKind::Ghost) => starts.ghost += 1,
-                Some(StartKind::Warm) => starts.warm += 1,
-            }
-            let most = u128::from(record.duration_us) * u128::from(1000 + TOLERANCE_PERMILLE);
-            violations += u64::from(u128::from(record.latency_us) * 1000 > most);
-            latencies.push(record.latency_us);
-        }
-        latencies.sort_unstable();
-        let (requests, completed) = (records.len() as u64, latencies.len() as u64);
+        Report::of(trace, &Summary::of(ended), ended.wall, seed)
+    }
+
+    /// The figures of a run of a trace.
+    pub fn of(trace: &Trace, summary: &Summary, wall: Duration, seed: u64) -> Report {
+        let (requests, completed) = (summary.requests, summary.completed());
+        let [cold, clone, ghost, warm] = summary.starts;
+        let [over_1_percent, over_5_percent, over_10_percent, over_20_percent] = summary.slower;
         let wall_s = wall.as_secs_f64();
         Report {
             requests,
             completed,
             failed: requests - completed,
             rows_malformed: trace.rows_malformed,
-            latency_us: Latency::of(&latencies),
-            starts,
+            latency_us: Latency::of(&summary.latencies),
+            starts: Starts { cold, clone, ghost, warm },
             instances: Instances {
-                mean: rounded(series.mean(*end_us, |totals| totals.instances)),
-                max: series.max(|totals| totals.instances),
+                mean: rounded(summary.mean(INSTANCES)),
+                max: summary.peaks[INSTANCES],
             },
             memory_bytes: MemoryBytes {
                 near: Near {
-                    mean: series.mean(*end_us, |totals| totals.near_bytes) as u64,
-                    p50: series.median(*end_us, |totals| totals.near_bytes),
-                    max: series.max(|totals| totals.near_bytes),
+                    mean: summary.mean(NEAR) as u64,
+                    p50: summary.near.at(500),
+                    max: summary.peaks[NEAR],
                 },
-                pool: series.max(|totals| totals.pool_bytes),
-                far: 0,
+                pool: summary.peaks[POOL],
+                far: summary.peaks[FAR],
             },
-            violations,
+            violations: summary.violations,
+            slower_runs: SlowerRuns {
+                over_1_percent,
+                over_5_percent,
+                over_10_percent,
+                over_20_percent,
+            },
             wall_s: rounded(wall_s),
             requests_per_s: rounded(requests as f64 / wall_s.max(1e-9)),
             seed,
             trace_sha256: trace.sha256.clone(),
             version: env!("CARGO_PKG_VERSION"),
             modelled: true,
+            synthetic: trace.is_synthetic(),
         }
     }
 }
 
 impl Latency {
-    /// Of sorted latencies; percentiles by nearest rank.
-    fn of(sorted: &[u64]) -> Latency {
-        let count = sorted.len();
-        let rank = |percent: usize| {
-            let index = (count * percent).div_ceil(100).saturating_sub(1);
-            sorted.get(index).copied().unwrap_or(0)
-        };
-        let sum: u128 = sorted.iter().map(|us| u128::from(*us)).sum();
-        let mean = u64::try_from(sum / count.max(1) as u128).unwrap_or(u64::MAX);
-        Latency { mean, p50: rank(50), p99: rank(99), max: rank(100) }
+    /// Percentiles by nearest rank.
+    fn of(latencies: &Distribution) -> Latency {
+        Latency {
+            mean: latencies.mean() as u64,
+            p50: latencies.at(500),
+            p99: latencies.at(990),
+            max: latencies.max(),
+        }
     }
 }
 
 /// A figure with three decimals.
 fn rounded(figure: f64) -> f64 {
     (figure * 1000.0).round() / 1000.0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_by_nearest_rank() {
-        let all: Vec<u64> = (1..=200).collect();
-        assert_eq!(Latency::of(&all), Latency { mean: 100, p50: 100, p99: 198, max: 200 });
-        assert_eq!(Latency::of(&[7]), Latency { mean: 7, p50: 7, p99: 7, max: 7 });
-        assert_eq!(Latency::of(&[]), Latency::default());
-    }
 }

@@ -19,7 +19,6 @@ use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::simulated::{Durations, SimulatedNodes};
 use farfork_platform::store::{Embedded, Store};
 use farfork_platform::trace::Trace as Span;
-use farfork_policy::settings::Growth;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -28,25 +27,13 @@ use crate::error::SimError;
 use crate::model::{Model, action_name, slack_us};
 use crate::profile::{Behaviour, CHECKPOINT_US, Profiles, behaviours};
 use crate::series::Series;
+use crate::settings::{Scheduling, Settings, fits, processors, supported};
 use crate::trace::{Request, Trace};
 
 /// Activations that are kept: nothing reads them.
 const KEPT: usize = 4096;
 /// The longest time limit of an action: longer runs are aborted, as on the live platform.
 pub(crate) const TIMEOUT_MS: u64 = 300_000;
-
-/// What to simulate.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Number of nodes.
-    pub nodes: u32,
-    /// Memory budget of each.
-    pub node_bytes: u64,
-    /// Size of the pool.
-    pub pool_bytes: u64,
-    /// Settings of the platform's policies.
-    pub policies: farfork_policy::Settings,
-}
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +44,10 @@ pub struct Record {
     pub arrival_us: u64,
     /// From its arrival to its answer.
     pub latency_us: u64,
-    /// How long it was to run.
+    /// How long it was to run, with all memory near.
     pub duration_us: u64,
+    /// How long it has run in its instance, if it was completed.
+    pub run_us: u64,
     /// How it got its instance, if it was completed.
     pub start: Option<StartKind>,
 }
@@ -91,8 +80,37 @@ pub fn run_journalled(
 ) -> Result<Ended, SimError> {
     let begun = WallClock::now();
     supported(settings)?;
+    if settings.scheduling != Scheduling::Platform {
+        return Err(SimError::Setting {
+            name: "the paper's policy with the platform's own code",
+            reason: "the platform has a scheduler of its own",
+            remedy: "leave out --oracle",
+        });
+    }
+    if settings.policies.share.is_some() {
+        return Err(SimError::Setting {
+            name: "share",
+            reason: "the simulated instances of the platform have no shares of near memory",
+            remedy: "leave out --oracle, or the key 'share' of the policies",
+        });
+    }
     let behaviours = behaviours(&trace.functions, profiles);
     fits(trace, &behaviours, settings)?;
+    if processors(behaviours.iter(), settings).is_some() {
+        return Err(SimError::Setting {
+            name: "processors with the platform's own code",
+            reason: "its simulated instances do not slow each other down",
+            remedy: "leave out --oracle, or --processors and profiles with cores",
+        });
+    }
+    let Settings { pool_bandwidth, far_bandwidth, far_bytes, .. } = settings;
+    if pool_bandwidth.or(*far_bandwidth).or(*far_bytes).is_some() {
+        return Err(SimError::Setting {
+            name: "limits of bandwidth and far memory with the platform's own code",
+            reason: "its simulated instances do not share them",
+            remedy: "leave out --oracle, or --pool-bandwidth, --far-bandwidth and --far",
+        });
+    }
     let model = Arc::new(Model::new(behaviours));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -104,41 +122,6 @@ pub fn run_journalled(
     let series = model.end();
     drop(runtime);
     Ok(Ended { records, series, end_us, wall: begun.elapsed() })
-}
-
-/// Refuses settings that would make no difference here though they do on the platform.
-pub(crate) fn supported(settings: &Settings) -> Result<(), SimError> {
-    match settings.policies.growth {
-        Growth::AllAtOnce(_) => Ok(()),
-        Growth::OneByOne(_) => Err(SimError::Setting {
-            name: "growth one-by-one",
-            reason: "pauses are not simulated",
-            remedy: "use all-at-once",
-        }),
-    }
-}
-
-/// Whether a node has room for an instance of each function.
-pub(crate) fn fits(
-    trace: &Trace,
-    behaviours: &[Behaviour],
-    settings: &Settings,
-) -> Result<(), SimError> {
-    let permille = settings.policies.admission.most_memory_permille.min(1000);
-    let largest = behaviours.iter().zip(&trace.functions).max_by_key(|(one, _)| one.limit_mb);
-    let Some((one, function)) = largest else { return Ok(()) };
-    let needed_bytes = one.limit_mb << 20;
-    let allowed = u128::from(settings.node_bytes) * u128::from(permille) / 1000;
-    if allowed >= u128::from(needed_bytes) {
-        return Ok(());
-    }
-    Err(SimError::Budget {
-        node_bytes: settings.node_bytes,
-        function: function.name.clone(),
-        needed_bytes,
-        permille,
-        least_bytes: (needed_bytes * 1000).div_ceil(permille.max(1)),
-    })
 }
 
 /// The parts of a running simulation.
@@ -171,6 +154,7 @@ async fn simulate(
                 arrival_us: request.arrival_us,
                 latency_us: 0,
                 duration_us,
+                run_us: duration_us,
                 start: None,
             },
             since: Instant::now(),
@@ -222,11 +206,13 @@ fn bench(
     names.sort_unstable();
     let budgets = names.into_iter().map(|name| (name, settings.node_bytes));
     let program = Arc::clone(model);
-    let nodes = SimulatedNodes::new(budgets, settings.pool_bytes, durations, program);
+    let advisor = Arc::new(advisor);
+    let nodes = SimulatedNodes::new(budgets, settings.pool_bytes, durations, program)
+        .with_agents(settings.ghosts, Arc::clone(&advisor));
     let platform = Platform::begin(
         Arc::clone(&store),
         Arc::new(nodes),
-        Arc::new(advisor),
+        advisor,
         folders,
         OtherRuntimes::default(),
         RequestMemory::new(settings.policies.requests),
@@ -247,8 +233,12 @@ fn actions(trace: &Trace, model: &Model, store: &dyn Store) -> Result<Vec<Action
         let name = |text: String| text.parse::<Name>().map_err(|wrong| refused(wrong.to_string()));
         let (namespace, name) = (name(format!("u{owner}"))?, name(action_name(index))?);
         let memory = model.behaviour(index).map_or(0, |one| one.limit_mb);
+        let (mean_ms, p99_ms) = model.behaviour(index).map_or((None, None), |one| one.slo_ms);
+        let slo = [("slo-mean-ms", mean_ms), ("slo-p99-ms", p99_ms)];
+        let slo = slo.into_iter().filter_map(|(key, ms)| Some(json!({"key": key, "value": ms?})));
         let put: ActionPut = serde_json::from_value(json!({
             "exec": {"kind": "python", "code": "simulated"},
+            "annotations": slo.collect::<Vec<_>>(),
             "limits": {"memory": memory, "timeout": TIMEOUT_MS},
         }))
         .map_err(|wrong| refused(wrong.to_string()))?;

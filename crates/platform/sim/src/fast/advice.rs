@@ -56,6 +56,10 @@ impl Book<'_> {
 }
 
 impl Advice for Advisor<'_> {
+    fn is_recorded(&self) -> bool {
+        self.book.is_some()
+    }
+
     fn decide_if<F: Question>(
         &self,
         about: &dyn Display,

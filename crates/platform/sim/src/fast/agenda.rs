@@ -3,6 +3,18 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use farfork_platform::simulated::agents::Later;
+use farfork_scheduler::NodeId;
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Link {
+    /// Between nodes and the pool.
+    Pool,
+    /// Between nodes and far memory.
+    Far,
+}
+
 /// Something that happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
@@ -14,6 +26,18 @@ pub enum Event {
     CallEnded(u64, bool),
     /// An instance's checkpoint has ended.
     Checkpointed(u64),
+    /// An instance's pages are local.
+    Promoted(u64),
+    /// An instance was idle for as long as it may be.
+    Expired(u64),
+    /// Calls on a node may have had the processors for as long as they need, if none has begun or ended since a change.
+    Processors(u32, u64),
+    /// Something that the agents wait for.
+    Agents(Later),
+    /// Evicted ghosts have ended: their node, their number in the fleet, and their bytes.
+    GhostsLeft(NodeId, u64, u64),
+    /// Transfers may be over, if none has begun or ended since a change.
+    Link(Link, u64),
     /// A function has to look again.
     Wake(u32),
     /// The memory of nodes is looked at.

@@ -9,8 +9,10 @@ pub struct Call {
     pub arrival_us: u64,
     /// Index of its function.
     pub function: u32,
-    /// How long it runs, in microseconds.
+    /// How long it runs with all memory near, in microseconds.
     pub duration_us: u64,
+    /// Bytes of its arguments.
+    pub payload_bytes: u64,
 }
 
 /// A call that has not ended.
@@ -20,6 +22,15 @@ pub struct Open {
     pub call: Call,
     /// When it arrived by the simulated clock.
     pub since_us: u64,
+    /// How long it runs in its instance, once it has one.
+    pub run_us: u64,
+}
+
+impl Open {
+    /// A call that arrives.
+    pub fn new(call: Call, since_us: u64) -> Open {
+        Open { call, since_us, run_us: call.duration_us }
+    }
 }
 
 /// The calls that have not ended, by number. Numbers of ended calls are given again.
@@ -49,6 +60,11 @@ impl Calls {
         self.open.get(number)?.as_ref()
     }
 
+    /// An open call, to be changed.
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut Open> {
+        self.open.get_mut(number)?.as_mut()
+    }
+
     /// Removes a call, which has ended.
     pub fn end(&mut self, number: usize) -> Option<Open> {
         let ended = self.open.get_mut(number)?.take();
@@ -68,10 +84,9 @@ mod tests {
 
     #[test]
     fn a_call_ends_once_and_its_number_is_given_again() {
-        let open = |request| Open {
-            call: Call { request, arrival_us: 0, function: 0, duration_us: 0 },
-            since_us: 0,
-        };
+        let call =
+            Call { request: 0, arrival_us: 0, function: 0, duration_us: 0, payload_bytes: 0 };
+        let open = |request| Open::new(Call { request, ..call }, 0);
         let mut calls = Calls::default();
         assert_eq!([calls.add(open(7)), calls.add(open(8))], [0, 1]);
         assert_eq!(calls.end(0).map(|one| one.call.request), Some(7));

@@ -1,17 +1,20 @@
 //! What a function does with what reaches it, as its task in the platform does.
 
 use farfork_platform::api::StartKind;
+use farfork_platform::simulated::agents::{Ghost, GhostImage, MAKE_US};
 use farfork_scheduler::{
-    AboutToRest, Due, History, ImageState, NoRoom, NotMade, RestEffect, StartOrder,
+    AboutToRest, Due, History, ImageSpec, ImageState, NoRoom, NotMade, RestEffect, StartOrder,
 };
-use farfork_types::Tiering;
+use farfork_types::{Cid, LocalShare, Tiering};
 
 use super::Watch;
-use super::agenda::Event;
+use super::agenda::{Event, Link};
+use super::calls::Call;
 use super::machine::{LIMIT_US, Machine};
 use super::task::{Message, Task};
 use super::world::{Around, Instance};
-use crate::profile::{BASE_US, CHECKPOINT_US};
+use crate::profile::BASE_US;
+use crate::shares::Held;
 
 impl<W: Watch> Machine<'_, W> {
     fn task(&mut self, function: u32) -> &mut Task {
@@ -35,6 +38,8 @@ impl<W: Watch> Machine<'_, W> {
                 self.handle(function, message);
             } else if let Some(call) = task.commands.pop_front() {
                 task.state.called(now_us, call as u64, now_us);
+                let payload_bytes = self.calls.get(call).map(|open| open.call.payload_bytes);
+                self.state(function).called_with(now_us, payload_bytes.unwrap_or(0));
             } else if task.state.due_us().is_some_and(|at| at <= now_us) {
             } else if has_room && task.state.scaling().retry_us().is_some() {
                 task.state.room();
@@ -114,7 +119,7 @@ impl<W: Watch> Machine<'_, W> {
         let pool = self.world.pool();
         let Some(one) = self.world.instances.get(&id) else { return };
         let task = &mut self.tasks[function as usize];
-        if let Some(usage) = self.world.ledger.usage(id) {
+        if let Some(usage) = self.world.agents.ledger.usage(id) {
             task.state.measured(usage, one.tiering);
         }
         // Most functions have an image, or are making one.
@@ -125,8 +130,11 @@ impl<W: Watch> Machine<'_, W> {
         match due {
             Due::Now => {
                 task.state.checkpoint();
-                let at_us = self.timer(self.now_us, CHECKPOINT_US);
-                self.agenda.add(at_us, Event::Checkpointed(id));
+                let us = self.functions[function as usize].behaviour.checkpoint_us;
+                self.world.agents.checkpoint(id, true);
+                self.wait_for_agents();
+                let bytes = self.functions[function as usize].behaviour.footprint.image_bytes;
+                self.transfer(Link::Pool, bytes, us, Event::Checkpointed(id));
             }
             Due::NoRoom(bytes) => {
                 self.world.usage.want(bytes);
@@ -140,6 +148,8 @@ impl<W: Watch> Machine<'_, W> {
     pub fn checkpointed(&mut self, id: u64) {
         let Some(function) = self.world.instances.get(&id).map(|one| one.function) else { return };
         let image_bytes = self.functions[function as usize].behaviour.footprint.image_bytes;
+        self.world.agents.checkpoint(id, false);
+        self.wait_for_agents();
         let name = &self.tasks[function as usize].image_name;
         let put = self.world.put_image(name, image_bytes);
         let put =
@@ -164,23 +174,26 @@ impl<W: Watch> Machine<'_, W> {
 
     fn remove_image(&mut self, function: u32) {
         self.world.remove_image(&self.tasks[function as usize].image_name);
+        self.wait_for_agents();
         self.changed();
     }
 
     /// Makes an instance idle, for a while.
     fn rest(&mut self, function: u32, id: u64) {
-        let Some(one) = self.world.instances.get_mut(&id) else { return };
+        let Some(one) = self.world.instances.get(&id) else { return };
         let task = &mut self.tasks[function as usize];
         let about_to_rest = AboutToRest {
             calls: one.history.calls,
             reads_from_pool: one.tiering == Some(Tiering::Mow),
         };
-        let load = self.world.ledger.load(one.node);
+        let load = self.world.agents.ledger.load(one.node);
         let window = task.state.window(about_to_rest, load, false, &self.advice);
         if window.promotes {
-            one.tiering = None;
+            self.promote(id);
         }
-        self.world.ledger.end_work(id);
+        self.world.agents.end_work(id);
+        self.wait_for_agents();
+        let task = &mut self.tasks[function as usize];
         let calls = task.state.rest(self.now_us, id, window, self.freeze_after_us);
         let bytes = task.state.local_bytes();
         if self.world.fleet.set_idle(self.now_us, id, Some(calls), bytes) {
@@ -193,50 +206,78 @@ impl<W: Watch> Machine<'_, W> {
         loop {
             let task = &mut self.tasks[function as usize];
             let Some(call) = task.state.next() else { return };
-            let ledger = &mut self.world.ledger;
-            let Some(id) = task.state.send(|id| ledger.begin_work(id)) else { return };
+            let agents = &mut self.world.agents;
+            let sent = task.state.send(|id| agents.begin_work(id));
+            self.wait_for_agents();
+            let Some(id) = sent else { return };
             self.send_call(id, call as usize);
         }
     }
 
     fn send_call(&mut self, id: u64, number: usize) {
         self.world.fleet.set_idle(self.now_us, id, None, None);
-        self.world.ledger.thawed(id);
-        let Some(duration_us) = self.calls.get(number).map(|open| open.call.duration_us) else {
-            return;
-        };
+        self.world.agents.ledger.thawed(id);
         let Some(one) = self.world.instances.get_mut(&id) else { return };
         one.call = Some(number);
-        let (function, load_us) = (one.function, one.load_us);
-        if load_us.is_some() {
-            let footprint = self.functions[function as usize].behaviour.footprint;
-            self.world.weigh(id, footprint);
-            self.changed();
+        let load_us = one.load_us;
+        match load_us {
+            Some(_) => self.weigh(id),
+            None => self.change_share(id),
         }
         match load_us {
-            None => self.run_call(id, duration_us),
-            Some(us) if us > LIMIT_US => {
-                let at_us = self.timer(self.now_us, LIMIT_US);
-                self.agenda.add(at_us, Event::CallEnded(id, false));
-            }
-            Some(us) => {
-                let at_us = self.timer(self.now_us, us);
-                self.agenda.add(at_us, Event::Loaded(id));
-            }
+            None => self.run_call(id, number),
+            Some(us) if us > LIMIT_US => self.work(id, LIMIT_US, Event::CallEnded(id, false)),
+            Some(us) => self.work(id, us, Event::Loaded(id)),
         }
     }
 
     /// An instance has loaded its code, and runs its call.
     pub fn loaded(&mut self, id: u64) {
-        let call = self.world.instances.get(&id).and_then(|one| one.call);
-        if let Some(open) = call.and_then(|call| self.calls.get(call)) {
-            self.run_call(id, open.call.duration_us);
+        let now_us = self.now_us;
+        let Some(one) = self.world.instances.get_mut(&id) else { return };
+        one.loaded_us = one.work.map(|work| now_us - work.began_us);
+        if let Some(call) = one.call {
+            self.run_call(id, call);
         }
     }
 
-    fn run_call(&mut self, id: u64, duration_us: u64) {
-        let at_us = self.timer(self.now_us, duration_us.min(LIMIT_US));
-        self.agenda.add(at_us, Event::CallEnded(id, duration_us <= LIMIT_US));
+    /// An instance's memory is known.
+    pub fn weigh(&mut self, id: u64) {
+        let Some(one) = self.world.instances.get(&id) else { return };
+        let behaviour = &self.functions[one.function as usize].behaviour;
+        let held = behaviour.held(one.is_clone, one.share);
+        self.world.weigh(id, held);
+        self.wait_for_agents();
+        self.changed();
+    }
+
+    fn run_call(&mut self, id: u64, number: usize) {
+        let Some(open) = self.calls.get_mut(number) else { return };
+        let behaviour = &self.functions[open.call.function as usize].behaviour;
+        let share = self.world.instances.get(&id).and_then(|one| one.share);
+        if let Some(share) = share {
+            let Call { duration_us, payload_bytes, .. } = open.call;
+            open.run_us = behaviour.shares.run_us(duration_us, payload_bytes, share);
+        }
+        let run_us = open.run_us;
+        let Some(one) = self.world.instances.get_mut(&id) else { return };
+        let (Held { pool_bytes, far_bytes, .. }, now_us) = (one.held, self.now_us);
+        one.run_since_us = Some(now_us);
+        let link = if far_bytes > 0 { (Link::Far, far_bytes) } else { (Link::Pool, pool_bytes) };
+        if !self.transfer_of_run(link.0, link.1, run_us, id) {
+            self.go_on(id, run_us);
+        }
+    }
+
+    /// An instance runs its call for so long, without others on a link.
+    pub fn go_on(&mut self, id: u64, run_us: u64) {
+        // Its time limit counts what it has moved over a link.
+        let since_us = self.world.instances.get(&id).and_then(|one| one.run_since_us);
+        let left_us = LIMIT_US - since_us.map_or(0, |us| self.now_us - us).min(LIMIT_US);
+        match self.processors.is_empty() {
+            true => self.work(id, run_us.min(left_us), Event::CallEnded(id, run_us <= left_us)),
+            false => self.share_processors(id, run_us),
+        }
     }
 
     /// A run has ended: well, or at its time limit, with which its instance ends.
@@ -245,14 +286,24 @@ impl<W: Watch> Machine<'_, W> {
         let Some(one) = self.world.instances.get_mut(&id) else { return };
         let (function, kind) = (one.function, one.kind);
         let Some(call) = one.call.take() else { return };
-        let load_us = one.load_us.take();
-        let (took_us, since) = (one.took_us, self.calls.get(call).copied());
-        let duration_us = since.map_or(0, |open| open.call.duration_us);
-        let run_us = self.timer(now_us, duration_us) - now_us;
-        let loaded_us = load_us.map(|us| self.timer(now_us, us) - now_us);
+        one.load_us = None;
+        let loaded_us = one.loaded_us.take();
+        let (took_us, open) = (one.took_us, self.calls.get(call).copied());
+        let (share, near_bytes) = (one.share, one.held.near_bytes);
+        one.work = None;
+        let run_us = one.run_since_us.take().map_or(0, |since_us| now_us - since_us);
+        if self.links.are_limited()
+            && let Some(open) = self.calls.get_mut(call)
+        {
+            open.run_us = run_us;
+        }
         if is_well && let Some(one) = self.world.instances.get_mut(&id) {
             one.history.answered(run_us);
             one.kind = StartKind::Warm;
+            if let (Some(share), Some(open)) = (share, open) {
+                let payload_bytes = open.call.payload_bytes;
+                self.state(function).ran(now_us, payload_bytes, share, run_us, near_bytes);
+            }
         } else {
             self.end(id);
         }
@@ -260,7 +311,7 @@ impl<W: Watch> Machine<'_, W> {
             call,
             instance: is_well.then_some(id),
             run_us: is_well.then_some(run_us),
-            cold_us: loaded_us.filter(|us| *us <= LIMIT_US).map(|us| took_us + us),
+            cold_us: loaded_us.map(|us| took_us + us),
         };
         self.send(function, message);
         self.finish(call, is_well.then_some(kind));
@@ -270,8 +321,8 @@ impl<W: Watch> Machine<'_, W> {
     fn start(&mut self, function: u32) {
         let now_us = self.now_us;
         for _ in 0..self.state(function).lacking(now_us) {
-            let around = Around { world: &self.world, now_us };
             let task = &mut self.tasks[function as usize];
+            let around = Around { world: &self.world, now_us, image_name: &task.image_name };
             match task.state.start(now_us, &around, &self.advice) {
                 Ok(order) => self.start_on(function, &order),
                 Err(no_room) => return self.make_room(no_room),
@@ -280,45 +331,121 @@ impl<W: Watch> Machine<'_, W> {
     }
 
     fn start_on(&mut self, function: u32, order: &StartOrder) {
-        let behaviour = &self.functions[function as usize].behaviour;
-        let (took_us, load_us, kind) = match order.is_clone {
-            true => (behaviour.clone_us, None, StartKind::Clone),
-            false => (BASE_US, Some(behaviour.cold_us.saturating_sub(BASE_US)), StartKind::Cold),
-        };
-        let footprint = behaviour.footprint;
         if order.is_clone {
             self.world.usage.start(self.now_us, &self.tasks[function as usize].image_name);
         }
-        let Some(node) = self.world.ledger.node(&order.node) else { return };
+        let Some(node) = self.world.agents.ledger.node(&order.node) else { return };
+        let behaviour = &self.functions[function as usize].behaviour;
+        let load_us = (!order.is_clone).then(|| behaviour.cold_us.saturating_sub(BASE_US));
         let one = Instance {
             function,
             node,
-            kind,
+            kind: if order.is_clone { StartKind::Clone } else { StartKind::Cold },
             is_clone: order.is_clone,
             tiering: order.is_clone.then_some(order.tiering),
             history: History::default(),
             most_bytes: order.most_bytes,
-            took_us,
+            restore_us: 0,
+            took_us: 0,
             load_us,
-            near_bytes: None,
+            share: None,
+            payload_bytes: 0,
+            held: Held::default(),
             call: None,
+            loaded_us: None,
+            run_since_us: None,
+            work: None,
+            is_paused: false,
+            is_local: false,
         };
+        let (share, payload_bytes) = self.share(function).unzip();
+        let one = Instance { share, payload_bytes: payload_bytes.unwrap_or(0), ..one };
         let Some(id) = self.world.reserve(order, one) else {
             return self.send(function, Message::LostRoom);
         };
         if order.is_clone {
-            self.world.weigh(id, footprint);
+            self.weigh(id);
         }
+        let took_us = self.take_ghost(id, order);
         self.changed();
-        let at_us = self.timer(self.now_us, took_us);
-        self.agenda.add(at_us, Event::Started(id));
+        let copied = self.world.instances.get(&id).filter(|one| one.kind == StartKind::Clone);
+        let bytes = copied.map_or(0, |one| one.held.near_bytes);
+        self.transfer(Link::Pool, bytes, took_us, Event::Started(id));
+    }
+
+    /// An instance starts in a ghost, or in a container that is made for it. Returns how long that takes.
+    fn take_ghost(&mut self, id: u64, order: &StartOrder) -> u64 {
+        let Some(one) = self.world.instances.get_mut(&id) else { return 0 };
+        let image = spec(&self.tasks[one.function as usize], one.tiering);
+        let ghost = self.world.agents.take(
+            one.node,
+            order.claim.memory_mb,
+            image.as_ref(),
+            self.now_us,
+            &self.advice,
+        );
+        let behaviour = &self.functions[one.function as usize].behaviour;
+        if ghost == Ghost::Attached {
+            one.kind = StartKind::Ghost;
+        }
+        one.restore_us = match one.kind {
+            StartKind::Ghost => behaviour.ghost_us,
+            StartKind::Clone => behaviour.clone_us,
+            _ => BASE_US,
+        };
+        one.took_us = one.restore_us + if ghost == Ghost::New { MAKE_US } else { 0 };
+        let took_us = one.took_us;
+        self.wait_for_agents();
+        took_us
+    }
+
+    /// A start has ended well.
+    pub fn started(&mut self, id: u64) {
+        let Some(function) = self.world.started(id) else { return };
+        let at = (self.now_us, self.world.pool());
+        let Some(one) = self.world.instances.get(&id) else { return };
+        let ghost_bytes = self.functions[function as usize].behaviour.footprint.clone_bytes;
+        let spec = spec(&self.tasks[function as usize], one.tiering);
+        let image = spec.map(|spec| GhostImage { spec, ghost_bytes });
+        let was_attached = one.kind == StartKind::Ghost;
+        let clone = image.as_ref().map(|image| (image, one.restore_us, was_attached));
+        self.world.agents.started(one.node, clone, at, &self.advice);
+        self.wait_for_agents();
+        self.send(function, Message::Started(id));
+    }
+
+    /// The share of near memory of the instance that was ordered last, and the arguments that it is for.
+    fn share(&mut self, function: u32) -> Option<(LocalShare, u64)> {
+        let task = &mut self.tasks[function as usize];
+        let call = task.state.scaling().starts_for()?;
+        let payload_bytes = self.calls.get(call as usize)?.call.payload_bytes;
+        let share = task.state.share(self.now_us, payload_bytes, &self.advice)?;
+        Some((share, payload_bytes))
+    }
+
+    /// Changes the share of an instance that is about to serve a call, if another one is better by now. A clone's can
+    /// only grow: its pages do not go back into the pool.
+    fn change_share(&mut self, id: u64) {
+        let Some(one) = self.world.instances.get_mut(&id) else { return };
+        let Some(share) = one.share else { return };
+        let state = &mut self.tasks[one.function as usize].state;
+        let better = state.share_again(self.now_us, one.payload_bytes, &self.advice);
+        let may = |better: &LocalShare| *better != share && (!one.is_clone || *better > share);
+        if let Some(better) = better.filter(may) {
+            one.share = Some(better);
+            self.weigh(id);
+        }
     }
 
     /// No node has room: evicts others, waits, or gives up calls.
     fn make_room(&mut self, no_room: NoRoom) {
         match no_room {
             NoRoom::Wait => {}
-            NoRoom::Evict(_, ids) => self.evict(&ids),
+            NoRoom::Evict(node, ids) => {
+                if let Some(node) = self.world.agents.ledger.node(&node) {
+                    self.evict(node, &ids);
+                }
+            }
             NoRoom::Refuse(call) => {
                 if let Some(call) = call {
                     self.finish(call as usize, None);
@@ -337,9 +464,15 @@ impl<W: Watch> Machine<'_, W> {
             match effect {
                 RestEffect::End(id) => self.end(id),
                 RestEffect::Freeze(id) => {
-                    self.world.ledger.freeze(id);
+                    self.world.agents.ledger.freeze(id);
                 }
             }
         }
     }
+}
+
+/// The image of a clone with this tiering policy. Images have their functions' names, so that no other id is needed.
+fn spec(task: &Task, tiering: Option<Tiering>) -> Option<ImageSpec> {
+    let (name, memory_mb) = (task.image_name.clone(), task.state.claim().memory_mb);
+    tiering.map(|tiering| ImageSpec { name, cid: Cid::NIL, tiering, memory_mb })
 }

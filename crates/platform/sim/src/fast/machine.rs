@@ -10,17 +10,21 @@ use std::mem::take;
 
 use farfork_platform::api::StartKind;
 use farfork_platform::scheduler::MOST_CALLS;
+use farfork_platform::simulated::agents::{Later, STOP_US};
 use farfork_policy::occupant::OccupantId;
-use farfork_scheduler::{Reclaim, relief};
+use farfork_scheduler::{NodeId, Reclaim, relief};
 
 use super::advice::Advisor;
 use super::agenda::{Agenda, Event};
 use super::calls::{Call, Calls, Open};
+use super::links::Links;
+use super::processors::Processors;
 use super::task::{Message, Task};
 use super::world::World;
 use super::{Finish, Function, Watch};
 use crate::model::function_of;
-use crate::run::{Record, Settings, TIMEOUT_MS};
+use crate::run::{Record, TIMEOUT_MS};
+use crate::settings::{Settings, processors};
 
 /// Period of the check of nodes' memory, as in the platform.
 const RELIEF_US: u64 = 250_000;
@@ -43,10 +47,16 @@ enum Item {
     Loaded(u64),
     /// An instance's checkpoint has ended.
     Checkpointed(u64),
+    /// An instance's pages are local.
+    Promoted(u64),
     /// The answer of an instance is on its way, through so many tasks.
     Answer(u64, bool, u32),
     /// An instance has ended, and its memory is free.
     Ended(u64),
+    /// Something that the agents wait for.
+    Agents(Later),
+    /// Evicted ghosts have ended.
+    GhostsLeft(NodeId, u64, u64),
     /// The memory of nodes is looked at.
     Relief,
     /// The pool is looked at.
@@ -70,6 +80,10 @@ pub struct Machine<'a, W> {
     queue: VecDeque<Item>,
     /// Functions that wait for room, in the order in which they began to.
     waiters: BTreeMap<u64, u32>,
+    /// Processors of each node, if calls share them.
+    pub processors: Vec<Processors>,
+    /// Bandwidth of the pool and of far memory.
+    pub links: Links,
     /// Open calls of each owner.
     owners: Vec<usize>,
     reclaim: Reclaim,
@@ -86,12 +100,15 @@ impl<'a, W: Watch> Machine<'a, W> {
         watch: &'a mut W,
     ) -> Machine<'a, W> {
         let owners = functions.iter().map(|one| one.owner as usize + 1).max().unwrap_or(0);
+        let has_shares = settings.policies.share.is_some();
+        let processors = processors(functions.iter().map(|one| &one.behaviour), settings);
+        let of_node = |count| vec![Processors::new(count); settings.nodes as usize];
         Machine {
             now_us: 0,
             tick_us,
             freeze_after_us: settings.policies.freeze.after_ms.saturating_mul(1000),
             advice: Advisor::new(settings.policies, journal),
-            tasks: functions.iter().enumerate().map(Task::new).collect(),
+            tasks: functions.iter().enumerate().map(|one| Task::new(one, has_shares)).collect(),
             functions,
             world: World::new(settings),
             agenda: Agenda::default(),
@@ -99,6 +116,8 @@ impl<'a, W: Watch> Machine<'a, W> {
             due: Vec::new(),
             queue: VecDeque::new(),
             waiters: BTreeMap::new(),
+            processors: processors.map_or_else(Vec::new, of_node),
+            links: Links::new(settings.pool_bandwidth, settings.far_bandwidth),
             owners: vec![0; owners],
             reclaim: Reclaim::default(),
             events: 0,
@@ -109,6 +128,8 @@ impl<'a, W: Watch> Machine<'a, W> {
     /// Serves the calls.
     pub fn run(mut self, calls: impl Iterator<Item = Call>) -> io::Result<Finish> {
         let mut calls = calls.peekable();
+        self.world.agents.begin(0, &self.advice);
+        self.wait_for_agents();
         self.agenda.add(RELIEF_US, Event::Relief);
         self.agenda.add(RECLAIM_US, Event::Reclaim);
         let mut arrived = Vec::new();
@@ -140,11 +161,30 @@ impl<'a, W: Watch> Machine<'a, W> {
             self.events += 1;
             let due = match event {
                 Event::Started(id) => Some((place, Item::Started(id))),
-                Event::Loaded(id) => Some((place, Item::Loaded(id))),
-                Event::CallEnded(id, is_well) => Some((place, Item::Answer(id, is_well, HOPS))),
+                Event::Loaded(id) if self.is_over(id, event) => Some((place, Item::Loaded(id))),
+                Event::CallEnded(id, is_well) if self.is_over(id, event) => {
+                    Some((place, Item::Answer(id, is_well, HOPS)))
+                }
+                // It was paused meanwhile.
+                Event::Loaded(_) | Event::CallEnded(..) => None,
+                Event::Promoted(id) => Some((place, Item::Promoted(id))),
                 Event::Checkpointed(id) => Some((place, Item::Checkpointed(id))),
+                Event::Link(link, change) => {
+                    self.link_is_due(link, change);
+                    None
+                }
+                Event::Agents(later) => Some((place, Item::Agents(later))),
+                Event::GhostsLeft(node, number, bytes) => {
+                    Some((place, Item::GhostsLeft(node, number, bytes)))
+                }
                 Event::Relief => Some((place, Item::Relief)),
                 Event::Reclaim => Some((place, Item::Reclaim)),
+                Event::Processors(node, change) => {
+                    self.processors_are_due(place, node, change);
+                    None
+                }
+                // Functions know when their instances end.
+                Event::Expired(_) => None,
                 // A function sets its timer each time that it acts.
                 Event::Wake(function) => self.woken(function).map(|place| {
                     self.tasks[function as usize].is_ready = true;
@@ -153,8 +193,35 @@ impl<'a, W: Watch> Machine<'a, W> {
             };
             self.due.extend(due);
         }
-        self.due.sort_unstable_by_key(|(place, _)| *place);
+        self.due.sort_by_key(|(place, _)| *place);
         self.queue.extend(self.due.drain(..).map(|(_, item)| item));
+    }
+
+    /// Calls on a node may have had the processors for as long as they need.
+    fn processors_are_due(&mut self, place: u64, node: u32, change: u64) {
+        let Some(node_processors) = self.processors.get_mut(node as usize) else { return };
+        if !node_processors.is_current(change) {
+            return;
+        }
+        for ended in node_processors.ended(self.now_us, LIMIT_US) {
+            let one = self.world.instances.get(&ended.instance);
+            let call = one.and_then(|one| Some((one.call?, one.run_since_us?)));
+            if let Some((open, began_us)) =
+                call.and_then(|(call, began_us)| Some((self.calls.get_mut(call)?, began_us)))
+            {
+                open.run_us = self.now_us - began_us;
+            }
+            self.due.push((place, Item::Answer(ended.instance, ended.is_well, HOPS)));
+        }
+        self.wait_for_processors(node);
+    }
+
+    /// Looks at a node's processors again when the next call has had enough of them.
+    pub fn wait_for_processors(&mut self, node: u32) {
+        let due = self.processors.get(node as usize).and_then(|one| one.due(LIMIT_US));
+        if let Some((at_us, change)) = due {
+            self.agenda.add(self.on_grid(at_us), Event::Processors(node, change));
+        }
     }
 
     /// Does all that is in the queue.
@@ -165,20 +232,35 @@ impl<'a, W: Watch> Machine<'a, W> {
                     self.tasks[function as usize].is_ready = false;
                     self.poll(function);
                 }
-                Item::Started(id) => {
-                    if let Some(function) = self.world.started(id) {
-                        self.send(function, Message::Started(id));
-                    }
-                }
+                Item::Started(id) => self.started(id),
                 Item::Loaded(id) => self.loaded(id),
                 Item::Checkpointed(id) => self.checkpointed(id),
+                Item::Promoted(id) => self.promoted(id),
                 Item::Answer(id, is_well, 0) => self.call_ended(id, is_well),
                 Item::Answer(id, is_well, hops) => {
                     self.queue.push_back(Item::Answer(id, is_well, hops - 1));
                 }
                 Item::Ended(id) => {
                     self.world.ended(id);
+                    self.wait_for_agents();
                     self.changed();
+                }
+                Item::Agents(later) => {
+                    let pool = self.world.pool();
+                    self.world.agents.happens(later, self.now_us, pool, &self.advice);
+                    self.wait_for_agents();
+                    for change in self.world.agents.take_pauses() {
+                        self.pause(change);
+                    }
+                    self.changed();
+                }
+                Item::GhostsLeft(node, number, bytes) => {
+                    self.world.agents.stopped(node, bytes);
+                    self.wait_for_agents();
+                    let name = self.world.agents.ledger.name(node);
+                    self.world.fleet.ghosts_left(self.now_us, name, number);
+                    self.changed();
+                    self.room();
                 }
                 Item::Relief => {
                     self.agenda.add(self.now_us + RELIEF_US, Event::Relief);
@@ -212,7 +294,7 @@ impl<'a, W: Watch> Machine<'a, W> {
         self.events += 1;
         let function = call.function;
         let owner = self.functions[function as usize].owner as usize;
-        let number = self.calls.add(Open { call, since_us: self.now_us });
+        let number = self.calls.add(Open::new(call, self.now_us));
         self.owners[owner] += 1;
         if self.owners[owner] > MOST_CALLS {
             self.finish(number, None);
@@ -224,19 +306,19 @@ impl<'a, W: Watch> Machine<'a, W> {
 
     /// A call has ended, with the way in which it got its instance if it succeeded.
     pub fn finish(&mut self, number: usize, start: Option<StartKind>) {
-        let Some(Open { call, since_us }) = self.calls.end(number) else { return };
+        let Some(Open { call, since_us, run_us }) = self.calls.end(number) else { return };
         let Function { owner, behaviour } = &self.functions[call.function as usize];
         self.owners[*owner as usize] -= 1;
         let waited_us = self.now_us - since_us;
         let of_start = start.map_or(0, |start| behaviour.slack_us(start, |us| self.slack_us(us)));
-        let slack_us = self.slack_us(call.duration_us) + of_start;
+        let slack_us = self.slack_us(run_us) + of_start;
         let latency_us = match start {
             // A call may have waited less than a start takes: the start had begun for another one.
-            Some(_) => waited_us.saturating_sub(slack_us).max(call.duration_us),
+            Some(_) => waited_us.saturating_sub(slack_us).max(run_us),
             None => waited_us,
         };
         let Call { request, arrival_us, duration_us, .. } = call;
-        self.watch.ended(Record { request, arrival_us, latency_us, duration_us, start });
+        self.watch.ended(Record { request, arrival_us, latency_us, duration_us, run_us, start });
     }
 
     /// Has a function act that has something to do.
@@ -281,7 +363,7 @@ impl<'a, W: Watch> Machine<'a, W> {
 
     /// The nodes hold something else.
     pub fn changed(&mut self) {
-        self.watch.changed(self.now_us, self.world.totals);
+        self.watch.changed(self.now_us, self.world.held());
     }
 
     /// Ends an instance. Its memory is free when its task has ended, which is before others can act.
@@ -291,20 +373,37 @@ impl<'a, W: Watch> Machine<'a, W> {
         self.room();
     }
 
-    /// Asks functions to end these instances if they are still idle.
-    pub fn evict(&mut self, ids: &[OccupantId]) {
+    /// Has what the agents wait for happen when it is due.
+    pub fn wait_for_agents(&mut self) {
+        for (us, later) in self.world.agents.take_later() {
+            let at_us = self.timer(self.now_us, us);
+            self.agenda.add(at_us, Event::Agents(later));
+        }
+    }
+
+    /// Asks functions to end these instances if they are still idle, and ends these ghosts of a node.
+    pub fn evict(&mut self, node: NodeId, ids: &[OccupantId]) {
         for id in self.world.fleet.evict(self.now_us, ids) {
             self.send_to_owner(id, Message::Evict(id));
+        }
+        let (bytes, held) = self.world.agents.withdraw(node, ids, self.now_us);
+        if bytes > 0 {
+            let name = self.world.agents.ledger.name(node);
+            let number = self.world.fleet.ghosts_leaving(name, bytes);
+            let at_us = self.timer(self.now_us, STOP_US);
+            self.agenda.add(at_us, Event::GhostsLeft(node, number, held));
         }
     }
 
     fn relieve(&mut self) {
-        for node in self.world.ledger.ids() {
-            let world = &self.world;
-            let memory = world.ledger.memory(node);
-            let name = world.ledger.name(node);
-            let ids = relief(memory, || world.fleet.on(self.now_us, name), &name, &self.advice);
-            self.evict(&ids);
+        for node in self.world.agents.ledger.ids() {
+            let (world, now_us) = (&self.world, self.now_us);
+            let memory = world.agents.ledger.memory(node);
+            let name = world.agents.ledger.name(node);
+            let ids = relief(memory, || world.occupancy(now_us, name), &name, &self.advice);
+            if !ids.is_empty() {
+                self.evict(node, &ids);
+            }
         }
     }
 

@@ -17,8 +17,13 @@ mod advice;
 mod agenda;
 mod calls;
 mod function;
+mod links;
 mod machine;
+pub(crate) mod paper;
+mod pauses;
+mod processors;
 mod task;
+mod transfers;
 mod world;
 
 use std::io::Write;
@@ -29,11 +34,13 @@ use farfork_platform::simulated::Totals;
 
 use crate::error::SimError;
 use crate::profile::{Behaviour, Profiles, behaviours};
-use crate::run::{Ended, Record, Settings, duration_us, fits, supported};
+use crate::run::{Ended, Record, duration_us};
 use crate::series::Series;
-use crate::trace::Trace;
+use crate::settings::{Scheduling, Settings, fits, supported};
+use crate::trace::{Request, Trace};
 pub use calls::Call;
 use machine::Machine;
+use paper::Paper;
 
 /// Resolution of the simulated clock: a microsecond.
 pub const FINEST_US: u64 = 1;
@@ -77,8 +84,13 @@ pub fn simulate<'a, W: Watch>(
     watch: &'a mut W,
 ) -> Result<Finish, SimError> {
     supported(settings)?;
-    let machine = Machine::new(functions, settings, tick_us, journal, watch);
-    machine.run(calls).map_err(SimError::io("write the decision journal"))
+    let finish = match settings.scheduling {
+        Scheduling::Platform => {
+            Machine::new(functions, settings, tick_us, journal, watch).run(calls)
+        }
+        Scheduling::Paper => Paper::new(functions, settings, journal, watch).run(calls),
+    };
+    finish.map_err(SimError::io("write the decision journal"))
 }
 
 /// Simulates a trace, and keeps every record.
@@ -96,7 +108,8 @@ pub fn run(
     let durations = trace.requests.iter().map(|request| duration_us(trace, &behaviours, request));
     let durations: Vec<u64> = durations.collect::<Result<_, _>>()?;
     let calls = trace.requests.iter().zip(&durations).enumerate().map(|(request, (one, us))| {
-        Call { request, arrival_us: one.arrival_us, function: one.function, duration_us: *us }
+        let Request { arrival_us, function, payload_bytes, .. } = *one;
+        Call { request, arrival_us, function, duration_us: *us, payload_bytes }
     });
     let mut kept = Kept::default();
     let journal = journal.map(|to| to as &mut dyn Write);
@@ -107,7 +120,7 @@ pub fn run(
 }
 
 /// The functions of a trace. Owners are numbered.
-fn functions(trace: &Trace, behaviours: &[Behaviour]) -> Vec<Function> {
+pub(crate) fn functions(trace: &Trace, behaviours: &[Behaviour]) -> Vec<Function> {
     let owners = trace.owners();
     let function = |(one, behaviour): (&crate::trace::Function, &Behaviour)| Function {
         owner: owners.binary_search(&one.owner.as_str()).map_or(0, |owner| owner as u32),

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use farfork_policy::tiering::Objective;
 use farfork_scheduler::NotMade;
 
 use super::Function;
@@ -58,14 +57,18 @@ pub struct Task {
 }
 
 impl Task {
-    /// A function that was not called yet.
-    pub fn new((index, function): (usize, &Function)) -> Task {
+    /// A function that was not called yet. If it has shares, they are decided.
+    pub fn new((index, function): (usize, &Function), has_shares: bool) -> Task {
         let about = format!("u{}/{}", function.owner, action_name(index));
-        let (memory_mb, objective) = (function.behaviour.limit_mb, Objective::default());
+        let (memory_mb, objective) = (function.behaviour.limit_mb, function.behaviour.objective());
+        let mut state = farfork_scheduler::Function::new(about.clone(), memory_mb, objective);
+        if has_shares {
+            state = state.with_shares(function.behaviour.shares.facts());
+        }
         Task {
             // Images are ordered by their names where they are worth the same.
             image_name: format!("{about}:"),
-            state: farfork_scheduler::Function::new(about, memory_mb, objective),
+            state,
             inbox: VecDeque::new(),
             commands: VecDeque::new(),
             is_ready: false,

@@ -1,18 +1,24 @@
 //! The nodes, the pool and what lives on them, as the scheduler's own tables have it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use farfork_platform::simulated::{Footprint, Totals};
+use farfork_platform::simulated::Totals;
+use farfork_platform::simulated::agents::Agents;
 use farfork_policy::Memory;
+use farfork_policy::admission::{Asker, Idle};
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::reclaim::ImageFacts;
+use farfork_policy::share::ALL;
 use farfork_scheduler::{
-    ByNumber, Claim, Fleet, History, ImageStats, ImageUsage, Ledger, NewInstance, NodeId,
-    Occupancy, StartOrder, Surroundings, Usage,
+    ByNumber, Claim, Fleet, History, ImageStats, ImageUsage, NewInstance, NodeId, Occupancy,
+    StartOrder, Surroundings, Usage,
 };
-use farfork_types::Tiering;
+use farfork_types::{LocalShare, Tiering};
 
 use super::StartKind;
+use super::agenda::Event;
+use crate::shares::Held;
 
 /// An instance, from the order to start it on.
 #[derive(Debug)]
@@ -31,21 +37,50 @@ pub struct Instance {
     pub history: History,
     /// Most bytes that it may take.
     pub most_bytes: u64,
+    /// How long its start took, apart from making a container.
+    pub restore_us: u64,
     /// How long its start took.
     pub took_us: u64,
     /// How long loading its code takes, until it was loaded.
     pub load_us: Option<u64>,
+    /// How long loading it took, until its first call has ended.
+    pub loaded_us: Option<u64>,
+    /// Since when its call runs.
+    pub run_since_us: Option<u64>,
+    /// Its share of near memory, if shares are decided.
+    pub share: Option<LocalShare>,
+    /// Bytes of the arguments that it started for.
+    pub payload_bytes: u64,
     /// What it holds, once known.
-    pub near_bytes: Option<u64>,
+    pub held: Held,
     /// The call that it serves.
     pub call: Option<usize>,
+    /// What it does for the call.
+    pub work: Option<Work>,
+    /// Whether it is paused.
+    pub is_paused: bool,
+    /// Whether its pages were promoted.
+    pub is_local: bool,
+}
+
+/// What an instance does for its call: it loads its code, or runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// What happens at its end.
+    pub event: Event,
+    /// When it began.
+    pub began_us: u64,
+    /// When it ends, if it is not paused before.
+    pub due_us: u64,
+    /// What is left of it while it is paused.
+    pub left_us: Option<u64>,
 }
 
 /// All nodes.
 #[derive(Debug)]
 pub struct World {
-    /// What takes memory.
-    pub ledger: Ledger,
+    /// What takes memory, and ghosts.
+    pub agents: Agents,
     /// What could end for others.
     pub fleet: Fleet,
     /// What images save.
@@ -55,23 +90,49 @@ pub struct World {
     /// Bytes of each function's image, if there is one.
     images: BTreeMap<String, u64>,
     pool_bytes: u64,
-    /// What all nodes hold.
+    /// Size of far memory, if it is limited.
+    far_bytes: Option<u64>,
+    /// What all nodes hold, without ghosts.
     pub totals: Totals,
+    /// Which functions have to wait for room, as was answered in one state of the nodes at one moment.
+    waiting: RefCell<Waiting>,
+}
+
+/// A state: the moment, and changes of the ledger and the fleet until then.
+type State = (u64, u64, u64);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    state: State,
+    askers: HashSet<Asker>,
 }
 
 impl World {
     /// Nodes with nothing on them.
-    pub fn new(settings: &crate::run::Settings) -> World {
+    pub fn new(settings: &crate::settings::Settings) -> World {
         let names = (1..=settings.nodes).map(|node| format!("node{node}"));
         World {
-            ledger: Ledger::new(names, settings.node_bytes, settings.policies.growth, 0),
+            agents: Agents::new(
+                names,
+                settings.node_bytes,
+                settings.policies.growth,
+                settings.ghosts,
+            ),
             fleet: Fleet::default(),
             usage: ImageUsage::default(),
             instances: ByNumber::default(),
             images: BTreeMap::new(),
             pool_bytes: settings.pool_bytes,
+            far_bytes: settings.far_bytes,
             totals: Totals::default(),
+            waiting: RefCell::default(),
         }
+    }
+
+    /// What all nodes hold, with ghosts.
+    pub fn held(&self) -> Totals {
+        let near_bytes = self.totals.near_bytes + self.agents.ghost_bytes();
+        Totals { near_bytes, ..self.totals }
     }
 
     /// The pool's use and size.
@@ -81,41 +142,66 @@ impl World {
 
     /// Reserves an instance's memory; `None` if its node has no room.
     pub fn reserve(&mut self, order: &StartOrder, one: Instance) -> Option<u64> {
-        let id = self.ledger.reserve(one.node, order.claim)?;
+        let id = self.agents.reserve(one.node, order.claim)?;
         self.instances.insert(id, one);
         self.totals.instances += 1;
         Some(id)
     }
 
-    /// An instance has been seen to hold what its function's instances do.
-    pub fn weigh(&mut self, id: u64, footprint: Footprint) {
+    /// An instance has been seen to hold this.
+    pub fn weigh(&mut self, id: u64, mut held: Held) {
         let Some(one) = self.instances.get_mut(&id) else { return };
-        let (near, mapped) = match one.is_clone {
-            true => (footprint.clone_bytes, footprint.mapped_bytes),
-            false => (footprint.cold_bytes, 0),
-        };
-        self.totals.near_bytes = self.totals.near_bytes - one.near_bytes.unwrap_or(0) + near;
-        one.near_bytes = Some(near);
-        self.ledger.measured(id, Usage { local_bytes: near, pool_bytes: mapped });
+        if one.is_local {
+            held.near_bytes += std::mem::take(&mut held.pool_bytes);
+        }
+        // Where far memory is full, all of it is near.
+        let others = self.totals.far_bytes - one.held.far_bytes;
+        if self.far_bytes.is_some_and(|most| others + held.far_bytes > most) {
+            held.near_bytes += std::mem::take(&mut held.far_bytes);
+            one.share = one.share.map(|_| ALL);
+        }
+        self.totals.near_bytes = self.totals.near_bytes - one.held.near_bytes + held.near_bytes;
+        self.totals.far_bytes = others + held.far_bytes;
+        let before_bytes = std::mem::replace(&mut one.held, held).near_bytes;
+        let usage = Usage { local_bytes: held.near_bytes, pool_bytes: held.pool_bytes };
+        self.agents.weighed(id, before_bytes, usage);
     }
 
     /// A start has ended well. Returns the instance's function.
     pub fn started(&mut self, id: u64) -> Option<u32> {
         let one = self.instances.get(&id)?;
         // Its number serves as its pid, which nothing here uses.
-        self.ledger.started(id, i32::try_from(id & 0x7fff_ffff).unwrap_or(0));
-        let (node, bytes, start_us) = (self.ledger.name(one.node), one.most_bytes, one.took_us);
+        self.agents.ledger.started(id, i32::try_from(id & 0x7fff_ffff).unwrap_or(0));
+        let (node, bytes, start_us) =
+            (self.agents.ledger.name(one.node), one.most_bytes, one.took_us);
         self.fleet.add(NewInstance { id, node, bytes, start_us });
         Some(one.function)
     }
 
     /// An instance has ended, and its memory is free.
     pub fn ended(&mut self, id: u64) {
-        self.ledger.end(id);
-        if let Some(one) = self.instances.remove(&id) {
+        let one = self.instances.remove(&id);
+        self.agents.ended(id, one.as_ref().map_or(0, |one| one.held.near_bytes));
+        if let Some(one) = one {
             self.totals.instances -= 1;
-            self.totals.near_bytes -= one.near_bytes.unwrap_or(0);
+            self.totals.near_bytes -= one.held.near_bytes;
+            self.totals.far_bytes -= one.held.far_bytes;
         }
+    }
+
+    /// The ghosts that wait on a node.
+    fn idle_ghosts(&self, now_us: u64, node: &str) -> Vec<Idle> {
+        let ledger = &self.agents.ledger;
+        ledger.node(node).map_or_else(Vec::new, |node| ledger.idle_ghosts(node, now_us))
+    }
+
+    /// What is on a node: instances, and ghosts, which count as idle.
+    pub fn occupancy(&self, now_us: u64, node: &str) -> Occupancy {
+        let mut occupancy = self.fleet.on(now_us, node);
+        occupancy.idle.extend(self.idle_ghosts(now_us, node));
+        let ledger = &self.agents.ledger;
+        occupancy.is_settling |= ledger.node(node).is_some_and(|node| ledger.has_set_aside(node));
+        occupancy
     }
 
     /// Puts an image into the pool. Returns what was asked for and what was free if there is no room.
@@ -133,6 +219,7 @@ impl World {
 
     /// Removes an image, if it exists.
     pub fn remove_image(&mut self, name: &str) {
+        self.agents.forget_image(name);
         self.usage.remove(name);
         self.totals.pool_bytes -= self.images.remove(name).unwrap_or(0);
     }
@@ -158,15 +245,47 @@ pub struct Around<'a> {
     pub world: &'a World,
     /// The time.
     pub now_us: u64,
+    /// The name of the function's image.
+    pub image_name: &'a str,
+}
+
+impl Around<'_> {
+    /// The answers in this state.
+    fn waiting(&self) -> RefMut<'_, Waiting> {
+        let state = (self.now_us, self.world.agents.ledger.changes(), self.world.fleet.changes());
+        let mut waiting = self.world.waiting.borrow_mut();
+        if waiting.state != state {
+            waiting.askers.clear();
+            waiting.state = state;
+        }
+        waiting
+    }
 }
 
 impl Surroundings for Around<'_> {
-    fn nodes(&self, claim: Claim, _: bool) -> Vec<NodeFacts> {
-        // No ghosts wait, so it does not matter of which image.
-        self.world.ledger.node_facts(claim, None)
+    fn nodes(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts> {
+        self.world.agents.ledger.node_facts(claim, has_image.then_some(self.image_name))
+    }
+
+    fn likeliest(&self, claim: Claim, _: bool) -> Option<Vec<NodeFacts>> {
+        self.world.agents.ledger.likeliest(claim)
+    }
+
+    fn has_to_wait(&self, asker: &Asker) -> bool {
+        self.waiting().askers.contains(asker)
+    }
+
+    fn waits(&self, asker: Asker) {
+        self.waiting().askers.insert(asker);
     }
 
     fn occupancy(&self, node: &str) -> Occupancy {
-        self.world.fleet.on(self.now_us, node)
+        self.world.occupancy(self.now_us, node)
+    }
+
+    fn could_free(&self, node: &str) -> u64 {
+        let ghosts = self.world.idle_ghosts(self.now_us, node);
+        let bytes: u64 = ghosts.iter().map(|ghost| ghost.bytes).sum();
+        self.world.fleet.could_free(self.now_us, node) + bytes
     }
 }

@@ -4,7 +4,11 @@
 //! app,func,end_timestamp,duration      in seconds
 //! ```
 
-use super::{Builder, Call, Source, duration, micros, rows};
+use super::builder::Builder;
+use super::files::Source;
+use super::numbers::{duration, micros};
+use super::rows;
+use super::sorter::Call;
 use crate::error::SimError;
 
 /// The columns.
@@ -20,7 +24,7 @@ pub fn read(sources: &[Source], builder: &mut Builder) -> Result<(), SimError> {
             let arrival_us = end_us - i64::try_from(duration_us).unwrap_or(i64::MAX);
             let function = builder.function(app, name);
             let duration_us = Some(duration_us);
-            builder.calls.push(Call { arrival_us, function, duration_us, payload_bytes: 0 });
+            builder.call(Call { arrival_us, function, duration_us, payload_bytes: 0 });
             Ok(())
         })?;
     }

@@ -5,7 +5,11 @@
 //! ```
 //! Times are in microseconds, in any order. An empty duration is taken from the function's profile.
 
-use super::{Builder, Call, Source, duration, micros, rows};
+use super::builder::Builder;
+use super::files::Source;
+use super::numbers::{bytes, duration, micros};
+use super::rows;
+use super::sorter::Call;
 use crate::error::SimError;
 
 /// The columns; the last one may be missing.
@@ -26,12 +30,10 @@ pub fn read(sources: &[Source], builder: &mut Builder) -> Result<(), SimError> {
             };
             let payload_bytes = match row.text(3) {
                 "" => 0,
-                text => text.parse().map_err(|_| {
-                    format!("the payload is not a number of bytes: '{}'", rows::shown(text))
-                })?,
+                text => bytes(text)?,
             };
             let function = builder.function("", name);
-            builder.calls.push(Call { arrival_us, function, duration_us, payload_bytes });
+            builder.call(Call { arrival_us, function, duration_us, payload_bytes });
             Ok(())
         })?;
     }

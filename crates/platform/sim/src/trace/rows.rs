@@ -1,28 +1,48 @@
 //! Rows of files of comma-separated values.
 
-use std::path::Path;
+use std::cell::Cell;
+use std::io::{self, Read};
 
-use csv::{Position, ReaderBuilder, StringRecord};
+use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 
-use super::{Builder, Source};
+use super::builder::Builder;
+use super::files::{Lines, Source};
 use crate::error::SimError;
 
 /// Characters of a text that a message shows.
 const SHOWN: usize = 40;
 
-/// Where the wanted columns are.
-pub struct Columns(Vec<usize>);
+/// The longest row: a quote that is not closed would make one of all that follows.
+const LONGEST: usize = 16 << 20;
+
+/// Ends a row that is too long.
+struct Capped<'a, R> {
+    inner: R,
+    /// Bytes that the row may still have.
+    left: &'a Cell<usize>,
+}
+
+impl<R: Read> Read for Capped<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left.get() == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let read = self.inner.read(buffer)?;
+        self.left.set(self.left.get().saturating_sub(read));
+        Ok(read)
+    }
+}
 
 /// A row of a file.
 pub struct Row<'a> {
     record: &'a StringRecord,
-    columns: &'a Columns,
+    columns: &'a [usize],
 }
 
 impl Row<'_> {
     /// The text of a wanted column, by its place among them.
     pub fn text(&self, wanted: usize) -> &str {
-        let index = self.columns.0.get(wanted).copied().unwrap_or(usize::MAX);
+        let index = self.columns.get(wanted).copied().unwrap_or(usize::MAX);
         self.record.get(index).unwrap_or_default().trim()
     }
 
@@ -32,6 +52,11 @@ impl Row<'_> {
             "" => Err(format!("{what} is empty")),
             text => Ok(text),
         }
+    }
+
+    /// All fields, as they are in the file.
+    pub fn record(&self) -> &StringRecord {
+        self.record
     }
 }
 
@@ -45,13 +70,6 @@ pub fn shown(text: &str) -> String {
     cut
 }
 
-/// The fields of the first line.
-pub fn first_line(bytes: &[u8]) -> Vec<String> {
-    let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
-    let first = reader.records().next().and_then(Result::ok).unwrap_or_default();
-    first.iter().map(|field| field.trim().trim_start_matches('\u{feff}').to_owned()).collect()
-}
-
 /// Reads the rows of a file whose header has these columns; optional ones may be missing. `read` returns
 /// what is wrong with a row that holds no call.
 pub fn read(
@@ -61,58 +79,69 @@ pub fn read(
     builder: &mut Builder,
     mut read: impl FnMut(&Row<'_>, &mut Builder) -> Result<(), String>,
 ) -> Result<(), SimError> {
-    let header = first_line(&source.bytes);
-    let columns = columns(&source.path, &header, required, optional)?;
-    let mut reader = ReaderBuilder::new().flexible(true).from_reader(&*source.bytes);
-    for record in reader.records() {
-        let result = match &record {
-            Ok(record) => {
-                let row = Row { record, columns: &columns };
-                whole(record, &header).and_then(|()| read(&row, builder))
+    let columns = columns(source, required, optional)?;
+    let (file, begin) = source.rows()?;
+    let left = Cell::new(LONGEST);
+    let file = Capped { inner: file, left: &left };
+    let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);
+    let mut lines = None;
+    let mut record = StringRecord::new();
+    loop {
+        left.set(LONGEST);
+        let row_at = begin + reader.position().byte();
+        let result = match reader.read_record(&mut record) {
+            Ok(false) => return Ok(()),
+            Ok(true) => {
+                let row = Row { record: &record, columns: &columns };
+                whole(&record, source)
+                    .and_then(|()| read(&row, builder))
+                    .map_err(|reason| (record.position().map_or(0, Position::byte), reason))
             }
-            Err(_) => Err("the line is not text in UTF-8".to_owned()),
+            Err(error) => {
+                let at = error.position().map_or(0, Position::byte);
+                match error.into_kind() {
+                    ErrorKind::Io(error) => return Err(failed(source, error, row_at)),
+                    _ => Err((at, "the line is not text in UTF-8".to_owned())),
+                }
+            }
         };
-        if let Err(reason) = result {
-            let at = record.as_ref().map_or_else(csv::Error::position, StringRecord::position);
-            let at = at.map_or(0, Position::byte);
-            builder.malformed(&source.path, || line_at(&source.bytes, at), reason);
+        builder.check()?;
+        if let Err((at, reason)) = result {
+            let lines = lines.get_or_insert_with(|| Lines::of(source));
+            builder.malformed(&source.path, || lines.at(begin + at), reason);
         }
     }
-    Ok(())
 }
 
-/// The line of the row that begins at a byte, or after the ends of lines there: the parser stops before
-/// the second byte of an end, and skips empty lines.
-fn line_at(bytes: &[u8], at: u64) -> u64 {
-    let (before, rest) = bytes.split_at(usize::try_from(at).map_or(0, |at| at.min(bytes.len())));
-    let skipped = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-    let ends = before.iter().chain(skipped).filter(|byte| **byte == b'\n');
-    ends.count() as u64 + 1
+/// A file that cannot be read on.
+fn failed(source: &Source, error: io::Error, row_at: u64) -> SimError {
+    if error.kind() != io::ErrorKind::InvalidData {
+        return SimError::reading(&source.path)(error);
+    }
+    let line = Lines::of(source).at(row_at);
+    let reason = format!("the row in line {line} is longer than 16 MiB; is a quote not closed?");
+    SimError::trace(&source.path, reason)
 }
 
-fn whole(record: &StringRecord, header: &[String]) -> Result<(), String> {
-    if record.len() == header.len() {
+fn whole(record: &StringRecord, source: &Source) -> Result<(), String> {
+    let (fields, columns) = (record.len(), source.header.len());
+    if fields == columns {
         return Ok(());
     }
-    Err(format!("it has {} fields, and the header has {}", record.len(), header.len()))
+    Err(format!("it has {fields} fields, and the header has {columns}"))
 }
 
-fn columns(
-    path: &Path,
-    header: &[String],
-    required: &[&str],
-    optional: &[&str],
-) -> Result<Columns, SimError> {
-    let find = |name: &&str| header.iter().position(|column| column == name);
-    let missing: Vec<&str> = required.iter().filter(|name| find(name).is_none()).copied().collect();
+fn columns(source: &Source, required: &[&str], optional: &[&str]) -> Result<Vec<usize>, SimError> {
+    let missing: Vec<&str> =
+        required.iter().filter(|name| source.column(name).is_none()).copied().collect();
     if !missing.is_empty() {
         let reason = format!(
             "its first line is not the header: it lacks {} and begins with '{}'",
             missing.join(", "),
-            shown(&header.join(","))
+            shown(&source.header.join(","))
         );
-        return Err(SimError::trace(path, reason));
+        return Err(SimError::trace(&source.path, reason));
     }
     let all = required.iter().chain(optional);
-    Ok(Columns(all.map(|name| find(name).unwrap_or(usize::MAX)).collect()))
+    Ok(all.map(|name| source.column(name).unwrap_or(usize::MAX)).collect())
 }

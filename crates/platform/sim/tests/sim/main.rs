@@ -1,9 +1,13 @@
 //! Traces are read as they are published, and simulated by the platform's own scheduler.
 
+mod bounded;
 mod conservation;
 mod formats;
 mod oracle;
+mod paper;
 mod runs;
+mod shares;
+mod synthetic;
 mod theory;
 
 use std::path::{Path, PathBuf};
@@ -18,8 +22,7 @@ fn data(name: &str) -> PathBuf {
 
 /// Two nodes of 4 GiB, a pool of 4 GiB, and the platform's own policies.
 fn settings() -> Settings {
-    let policies = farfork_policy::Settings::default();
-    Settings { nodes: 2, node_bytes: 4 << 30, pool_bytes: 4 << 30, policies }
+    Settings { nodes: 2, node_bytes: 4 << 30, pool_bytes: 4 << 30, ..Settings::default() }
 }
 
 /// A trace of calls: function, arrival and duration.

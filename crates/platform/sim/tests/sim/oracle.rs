@@ -1,12 +1,14 @@
 //! The fast simulator against the platform itself: the same starts, on the same times, with the same memory.
 
 use farfork_policy::checkpoint::{AfterCalls, WhenSettled};
+use farfork_policy::ghosts::ByBursts;
+use farfork_policy::growth::OneByOne;
 use farfork_policy::keep_alive::ByPressure;
-use farfork_policy::settings::{self, Checkpoint, Freeze, KeepAlive};
+use farfork_policy::settings::{self, Checkpoint, Freeze, Growth, KeepAlive};
 use farfork_policy::tiering;
-use farfork_sim::fast::{self, PLATFORM_US};
-use farfork_sim::profile::Profiles;
-use farfork_sim::trace::Trace;
+use farfork_sim::fast::{self, PLATFORM_US, StartKind};
+use farfork_sim::profile::{Behaviour, Profiles};
+use farfork_sim::trace::{Function, Trace};
 use farfork_sim::{Ended, JournalFile, Record, Settings, run_journalled};
 use farfork_types::Tiering;
 use proptest::prelude::*;
@@ -25,8 +27,10 @@ fn by_request(ended: &Ended) -> Vec<Record> {
 fn cut(value: &mut Value) {
     match value {
         Value::String(name) => {
-            if let Some((function, _)) = name.clone().split_once(':') {
-                function.clone_into(name);
+            if let Some((function, rest)) = name.clone().split_once(':') {
+                // What follows is the node of a stock of ghosts.
+                let node = rest.split_once(' ').map_or("", |(_, node)| node);
+                *name = format!("{function} {node}");
             }
         }
         Value::Array(all) => all.iter_mut().for_each(cut),
@@ -35,27 +39,25 @@ fn cut(value: &mut Value) {
     }
 }
 
-/// The decisions of a journal, without what only the platform's own nodes count.
+/// The decisions of a journal, without the versions in names of images.
 fn decisions(journal: &[u8]) -> Vec<Value> {
     let lines = journal.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let mut all: Vec<Value> = lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
-    all.iter_mut().filter(|one| one["question"] == "reclaim").for_each(cut);
-    for node in all.iter_mut().filter_map(|one| one["facts"]["nodes"].as_array_mut()).flatten() {
-        node["need_bytes"] = Value::Null;
-    }
+    let names_images =
+        |one: &&mut Value| one["question"] == "reclaim" || one["question"] == "attached-ghosts";
+    all.iter_mut().filter(names_images).for_each(cut);
     all
 }
 
 /// What both say of a trace must be the same: each decision with its facts, each call's start and latency, and
 /// memory at each moment.
-fn compare(trace: &Trace, settings: &Settings) -> Result<(), TestCaseError> {
+fn compare(trace: &Trace, profiles: &Profiles, settings: &Settings) -> Result<(), TestCaseError> {
     let mut journal = Vec::new();
-    let fast =
-        fast::run(trace, &Profiles::new(), settings, PLATFORM_US, Some(&mut journal)).unwrap();
+    let fast = fast::run(trace, profiles, settings, PLATFORM_US, Some(&mut journal)).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let file = JournalFile::open(&path).unwrap();
-    let oracle = run_journalled(trace, &Profiles::new(), settings, Some(file)).unwrap();
+    let oracle = run_journalled(trace, profiles, settings, Some(file)).unwrap();
     let (own, theirs) = (decisions(&journal), decisions(&std::fs::read(path).unwrap()));
     if let Some(at) = own.iter().zip(&theirs).position(|(fast, oracle)| fast != oracle) {
         let line = |one: &Value| {
@@ -110,7 +112,44 @@ fn policies() -> impl Strategy<Value = farfork_policy::Settings> {
             checkpoint: Checkpoint::AfterCalls(AfterCalls { calls: 2 }),
             ..defaults
         }),
+        Just(farfork_policy::Settings {
+            growth: Growth::OneByOne(OneByOne { slack_bytes: 8 << 20 }),
+            checkpoint: Checkpoint::AfterCalls(AfterCalls { calls: 4 }),
+            ..defaults
+        }),
     ]
+}
+
+/// Ghosts with images pay already after a few starts, as traces are short; or they are as by default.
+fn ghosts() -> impl Strategy<Value = Option<ByBursts>> {
+    let cheap = ByBursts { worth_us_per_mib_hour: 100, most: 6, ..ByBursts::default() };
+    prop_oneof![Just(None), Just(Some(ByBursts::default())), Just(Some(cheap))]
+}
+
+/// An instance that was started without an image, and has answered no call yet, loads its code also after another one was
+/// checkpointed.
+#[test]
+fn an_unused_instance_is_used_after_the_image_is_made() {
+    let ms = 1000;
+    // The second call goes to the first instance, which is free before the other one has started.
+    let calls = [(0, 0), (0, 200 * ms), (0, 1000 * ms), (0, 1001 * ms)];
+    let calls: Vec<(u32, u64, u64)> = calls.map(|(one, at_us)| (one, at_us, 100 * ms)).into();
+    let trace = trace(1, &calls);
+    let checkpoint = Checkpoint::AfterCalls(AfterCalls { calls: 2 });
+    // No container is made in advance, so that a start takes a while.
+    let ghosts = ByBursts { spare: 0, most: 0, ..ByBursts::default() };
+    let policies =
+        farfork_policy::Settings { checkpoint, ghosts, ..farfork_policy::Settings::default() };
+    let settings = Settings { policies, ghosts: true, ..Settings::default() };
+    compare(&trace, &Profiles::default(), &settings).unwrap();
+    let fast = fast::run(&trace, &Profiles::default(), &settings, PLATFORM_US, None).unwrap();
+    let starts: Vec<_> = by_request(&fast).iter().map(|one| one.start).collect();
+    let (cold, warm) = (Some(StartKind::Cold), Some(StartKind::Warm));
+    assert_eq!(
+        starts,
+        [cold, warm, warm, cold],
+        "the last instance was started for the second call"
+    );
 }
 
 /// How many random traces: more in the long run.
@@ -129,13 +168,25 @@ proptest! {
         memory_mb in 20u64..260,
         nodes in 1u32..4,
         policies in policies(),
+        ghosts in ghosts(),
+        objectives in proptest::collection::vec(proptest::option::of(100u64..4_000), 6),
     ) {
         let mut trace = trace(6, &calls);
         for function in &mut trace.functions {
             function.memory_bytes = Some(memory_mb << 20);
         }
         let (node_bytes, pool_bytes) = (node_mb << 20, pool_mb << 20);
-        let settings = Settings { nodes, node_bytes, pool_bytes, policies };
-        compare(&trace, &settings)?;
+        let policies =
+            farfork_policy::Settings { ghosts: ghosts.unwrap_or_default(), ..policies };
+        let ghosts = ghosts.is_some();
+        let settings =
+            Settings { nodes, node_bytes, pool_bytes, policies, ghosts, ..Settings::default() };
+        // Some functions come near their objectives, so that their clones are promoted.
+        let behaviour = |(function, p99_ms): (&Function, Option<u64>)| {
+            let typical = Behaviour::typical(function.memory_bytes);
+            (function.name.clone(), Behaviour { slo_ms: (None, p99_ms), ..typical })
+        };
+        let profiles = trace.functions.iter().zip(objectives).map(behaviour).collect();
+        compare(&trace, &profiles, &settings)?;
     }
 }

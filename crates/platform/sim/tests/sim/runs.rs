@@ -1,14 +1,25 @@
 //! What runs show.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
+use ::csv::ReaderBuilder;
 use farfork_platform::api::StartKind;
+use farfork_platform::simulated::agents::MAKE_US;
 use farfork_policy::journal::replay;
+use farfork_policy::keep_alive::ByPressure;
+use farfork_policy::settings::KeepAlive;
 use farfork_sim::fast::{self, FINEST_US};
-use farfork_sim::profile::{CLONE_US, COLD_BYTES, COLD_US, Profiles, read as profiles};
+use farfork_sim::many::{Job, run_all};
+use farfork_sim::profile::{
+    Behaviour, CLONE_BYTES, CLONE_US, COLD_BYTES, COLD_US, GHOST_US, Profiles, read as profiles,
+};
 use farfork_sim::report::Report;
-use farfork_sim::trace::{self, Trace};
-use farfork_sim::{Ended, JournalFile, Settings, page, run, run_journalled};
+use farfork_sim::summary::Summary;
+use farfork_sim::trace::{self, Stream, Trace};
+use farfork_sim::{Ended, JournalFile, Outcome, Settings, Shown, csv, page, run, run_journalled};
 
 use crate::{data, settings, trace};
 
@@ -64,6 +75,71 @@ fn after_sixteen_calls_a_burst_gets_clones_that_share_memory() {
     let near = ended.series.max(|totals| totals.near_bytes);
     assert!(near < 3 * COLD_BYTES, "{near}");
     assert_eq!(ended.series.max(|totals| totals.pool_bytes), COLD_BYTES, "one image");
+}
+
+/// A container is made for a start that finds no ghost; others wait, and with enough starts also with the image.
+#[test]
+fn starts_take_ghosts_and_others_are_made() {
+    // Sixteen calls until there is an image, then bursts of two, between which the second instance ends.
+    let calls: Vec<(u32, u64, u64)> = (0..16)
+        .map(|call| (0, call * 1_000_000, 5_000))
+        .chain((0..400).map(|call| (0, 20_000_000 + call / 2 * 4_000_000, 50_000)))
+        .collect();
+    let mut trace = trace(1, &calls);
+    let keep_alive = ByPressure { long_ms: 3_000, short_ms: 3_000, ..ByPressure::default() };
+    let policies = farfork_policy::Settings {
+        keep_alive: KeepAlive::ByPressure(keep_alive),
+        ..farfork_policy::Settings::default()
+    };
+    let with = |trace: &Trace, settings: &Settings| {
+        let fast = fast::run(trace, &Profiles::new(), settings, FINEST_US, None).unwrap();
+        let oracle = run(trace, &Profiles::new(), settings).unwrap();
+        assert_eq!(fast.records.len(), oracle.records.len());
+        let longest = |ended: &Ended, start| {
+            let of_kind = ended.records.iter().filter(|record| record.start == Some(start));
+            of_kind.map(|record| record.latency_us - record.duration_us).max()
+        };
+        let kinds = [StartKind::Cold, StartKind::Clone, StartKind::Ghost];
+        assert_eq!(
+            kinds.map(|kind| longest(&fast, kind)),
+            kinds.map(|kind| longest(&oracle, kind))
+        );
+        (kinds.map(|kind| longest(&fast, kind)), fast.series.max(|totals| totals.near_bytes))
+    };
+    let ghosts = Settings { policies, ghosts: true, nodes: 1, ..settings() };
+    let without = Settings { ghosts: false, ..ghosts };
+    // The first call comes before any ghost has been made.
+    let (longest, near) = with(&trace, &ghosts);
+    assert_eq!(longest, [Some(COLD_US + MAKE_US), Some(CLONE_US), Some(GHOST_US)]);
+    let (longest, less) = with(&trace, &without);
+    assert_eq!(longest, [Some(COLD_US), Some(CLONE_US), None]);
+    assert!(near > less && near < less + (8 << 20), "ghosts take memory: {near}, {less}");
+    // Later, a ghost waits for the first start.
+    trace.requests.iter_mut().for_each(|request| request.arrival_us += 1_000_000);
+    assert_eq!(with(&trace, &ghosts).0[0], Some(COLD_US));
+}
+
+/// Clones of a function that comes near its objective get the pages of the pool that they read.
+#[test]
+fn clones_of_functions_near_their_objective_are_promoted() {
+    // Sixteen calls until there is an image; then two at once.
+    let calls: Vec<(u32, u64, u64)> = (0..16)
+        .map(|call| (0, call * 400_000, 100_000))
+        .chain((0..400).map(|call| (0, 8_000_000 + call / 2 * 400_000, 100_000)))
+        .collect();
+    let trace = trace(1, &calls);
+    let near = |p99_ms: u64| {
+        let behaviour = Behaviour { slo_ms: (None, Some(p99_ms)), ..Behaviour::typical(None) };
+        let profiles = Profiles::from([(trace.functions[0].name.clone(), behaviour)]);
+        let fast = fast::run(&trace, &profiles, &settings(), FINEST_US, None).unwrap();
+        let oracle = run(&trace, &profiles, &settings()).unwrap();
+        let held = |ended: &Ended| ended.series.steps.last().map(|step| step.totals.near_bytes);
+        assert_eq!(held(&fast), held(&oracle));
+        held(&fast).unwrap()
+    };
+    // Two instances; one that started cold has all of its pages.
+    assert_eq!(near(10_000), COLD_BYTES + CLONE_BYTES);
+    assert_eq!(near(105), 2 * COLD_BYTES);
 }
 
 #[test]
@@ -194,15 +270,85 @@ fn profiles_give_durations_and_memory() {
 #[test]
 fn the_page_needs_no_network_and_says_that_it_is_modelled() {
     let trace = trace::read(&[data("own.csv")], None, 5).unwrap();
-    let ended = ran(&trace);
-    let report = Report::new(&trace, &ended, 5);
-    let page = page(&trace, &ended, &settings(), &report);
-    for words in ["Modelled.", &report.trace_sha256, "<tr><th>seed</th><td>5</td>", report.version]
-    {
-        assert!(page.contains(words), "{words}");
+    let (summary, settings) = (Summary::of(&ran(&trace)), settings());
+    let report = Report::of(&trace, &summary, Duration::from_millis(3), 5);
+    let run = |name| Shown { name, report: &report, summary: &summary, settings: &settings };
+    let notes = ["a <note>".to_owned()];
+    let one = page(&[run("one")], &notes);
+    for words in ["Modelled.", &report.trace_sha256, "<th>seed</th><td class=\"n\">5</td>"] {
+        assert!(one.contains(words), "{words}");
     }
-    assert_eq!(page.matches("<svg ").count(), 4);
-    for foreign in ["http", "src=", "<script", "url(", "@import", "NaN", "inf"] {
-        assert!(!page.contains(foreign), "{foreign}");
+    assert!(one.contains("a &lt;note&gt;") && one.contains(report.version));
+    assert_eq!(one.matches("<svg viewBox").count(), 12);
+    assert_eq!(one.matches("<polyline").count(), 12);
+    let many = page(&[run("<b>"), run("other")], &[]);
+    assert_eq!(many.matches("<polyline").count(), 24);
+    assert!(many.contains("&lt;b&gt;") && !many.contains("<b>\""));
+    for page in [&one, &many] {
+        for foreign in ["http", "src=", "<script", "url(", "@import", "NaN", "inf"] {
+            assert!(!page.contains(foreign), "{foreign}");
+        }
+    }
+}
+
+#[test]
+fn tables_hold_each_run_and_each_interval() {
+    let trace = trace::read(&[data("own.csv")], None, 5).unwrap();
+    let (summary, settings) = (Summary::of(&ran(&trace)), settings());
+    let report = Report::of(&trace, &summary, Duration::from_millis(3), 5);
+    let shown = Shown { name: "a, \"b\"", report: &report, summary: &summary, settings: &settings };
+    let rows = |text: &str| -> Vec<HashMap<String, String>> {
+        let mut reader = ReaderBuilder::new().from_reader(text.as_bytes());
+        reader.deserialize().map(Result::unwrap).collect()
+    };
+    let figures = rows(&csv::figures(&[shown, shown]));
+    assert_eq!(figures.len(), 2);
+    assert_eq!(figures[1]["run"], "a, \"b\"");
+    assert_eq!(figures[0]["latency_us.p99"], report.latency_us.p99.to_string());
+    assert_eq!((&*figures[0]["requests"], &*figures[0]["seed"]), ("3", "5"));
+    let times = rows(&csv::timelines(&[shown]));
+    let sum = |name: &str| times.iter().map(|row| row[name].parse::<u64>().unwrap()).sum::<u64>();
+    assert_eq!(
+        (sum("arrivals"), sum("cold"), sum("warm")),
+        (3, report.starts.cold, report.starts.warm)
+    );
+    let most = times.iter().map(|row| row["near_bytes_max"].parse::<u64>().unwrap()).max();
+    assert_eq!(most, Some(report.memory_bytes.near.max));
+}
+
+/// Streamed and kept runs show the same, and so do runs side by side, in any number of threads.
+#[test]
+fn streamed_runs_show_what_kept_ones_do() {
+    let calls: Vec<(u32, u64, u64)> = (0..2000)
+        .map(|call| (call as u32 % 9, call / 8 * 50_000, 20_000 + call * 997 % 300_000))
+        .collect();
+    let trace = trace(9, &calls);
+    let stream = Stream::from(&trace);
+    let profiles = Profiles::new();
+    let sizes = [600 << 20, 1 << 30, 4 << 30];
+    let jobs = sizes.map(|node_bytes| Job {
+        stream: &stream,
+        profiles: &profiles,
+        settings: Settings { node_bytes, ..settings() },
+    });
+    let figures = |outcome: &Outcome| {
+        let report = Report::of(&trace, &outcome.summary, Duration::ZERO, 1);
+        (serde_json::to_string(&report).unwrap(), outcome.summary.timeline.intervals.clone())
+    };
+    let done = AtomicU64::new(0);
+    let by_threads = [1, 2, 5].map(|threads| {
+        let all = run_all(&jobs, threads, &done).into_iter();
+        all.map(|outcome| figures(&outcome.unwrap())).collect::<Vec<_>>()
+    });
+    assert!(by_threads[0] == by_threads[1] && by_threads[0] == by_threads[2]);
+    assert_ne!(by_threads[0][0], by_threads[0][2], "budgets matter");
+    for (job, figures) in jobs.iter().zip(&by_threads[0]) {
+        let kept = fast::run(&trace, &profiles, &job.settings, FINEST_US, None).unwrap();
+        let report = Report::of(&trace, &Summary::of(&kept), Duration::ZERO, 1);
+        assert_eq!(serde_json::to_string(&report).unwrap(), figures.0);
+        let median = kept.series.median(kept.end_us, |totals| totals.near_bytes);
+        assert_eq!(report.memory_bytes.near.p50, median);
+        let mean = kept.series.mean(kept.end_us, |totals| totals.near_bytes) as u64;
+        assert_eq!(report.memory_bytes.near.mean, mean);
     }
 }
