@@ -1,5 +1,6 @@
 //! The platform as a program: starts everything, serves until SIGTERM or SIGINT, and cleans up.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_policy::Settings as PolicySettings;
+use farfork_policy::share::Cell;
 use rustix::fs::Mode;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,6 +44,8 @@ pub struct Settings {
     pub nodejs: Option<PathBuf>,
     /// Settings of the policies.
     pub policies: PolicySettings,
+    /// Profiles of functions, by `NAMESPACE/NAME` or name.
+    pub profiles: BTreeMap<String, Vec<Cell>>,
     /// How long activations are kept; for ever if not given.
     pub retention: Option<Duration>,
 }
@@ -105,7 +109,8 @@ pub fn run(settings: &Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Se
     let journal = settings.state.join("decisions.jsonl");
     let advisor = JournalFile::open(&journal)
         .and_then(|journal| Advisor::new(settings.policies, Some(journal)))
-        .map_err(failed("write", &journal.display().to_string()))?;
+        .map_err(failed("write", &journal.display().to_string()))?
+        .with_profiles(settings.profiles.clone());
     let python = Python::find(settings.python.clone())?;
     let runtimes = settings.state.join("runtimes");
     let others = OtherRuntimes { nodejs: NodeJs::find(settings.nodejs.as_deref(), &runtimes)? };

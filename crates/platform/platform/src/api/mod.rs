@@ -3,6 +3,7 @@
 mod action;
 mod activation;
 mod arguments;
+mod checked;
 mod document;
 mod error;
 mod exec;
@@ -16,7 +17,8 @@ pub use action::{Action, ActionPut, Change, Summary};
 pub use activation::{
     Activation, ActivationId, ActivationSummary, Outcome, Response, StartKind, Times,
 };
-pub use arguments::{Arguments, Checked, Fields};
+pub use arguments::{Arguments, Fields};
+pub use checked::Checked;
 pub use document::{Document, ResultError};
 pub use error::ApiError;
 pub use exec::{Code, Exec, ExecPut, Runtimes};

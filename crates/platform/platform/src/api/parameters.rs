@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::ApiError;
-use super::arguments::Checked;
+use super::checked::Checked;
 
 /// Most bytes of an action's parameters, and of its annotations. Each call carries them.
 pub const MOST_PARAMETERS_BYTES: u64 = 1 << 20;

@@ -131,6 +131,7 @@ async fn starts(inner: &Arc<Inner>, python: &Python) -> Result<(), String> {
         kind: python.kind(),
         claim,
         tiering: Tiering::Mow,
+        local_share: None,
     };
     let reservation = inner.ledger.reserve(node, claim);
     let reservation = reservation.ok_or("the node has no memory left for an instance of 256 MB")?;

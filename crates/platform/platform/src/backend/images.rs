@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::format::Image;
+use farfork_node::Removal;
 use farfork_policy::Memory;
 use farfork_pool::{ImageInfo, ImageState, Pool, PoolError};
 use farfork_types::Cid;
@@ -144,16 +145,13 @@ fn listed(pool: &Pool) -> Result<Vec<PoolImage>, PoolError> {
 }
 
 fn remove(pool: &Pool, name: &ImageName) -> Result<(), String> {
-    let taken = || -> Result<Option<Cid>, PoolError> {
-        let catalog = Catalog::of(pool);
-        let Some(cid) = catalog.remove(name)? else { return Ok(None) };
-        Ok(catalog.names_of(cid)?.is_empty().then_some(cid))
-    };
-    let Some(cid) = taken().map_err(|error| error.to_string())? else { return Ok(()) };
-    match pool.remove(cid) {
-        Ok(()) | Err(PoolError::NoImage { .. }) => Ok(()),
-        Err(error) => Err(error.to_string()),
+    let failed = |error: PoolError| error.to_string();
+    let Some(cid) = Catalog::of(pool).remove(name).map_err(failed)? else { return Ok(()) };
+    if let Removal::KeptAt(node, why) = farfork_node::remove_unnamed(pool, cid).map_err(failed)? {
+        let address = node.address;
+        tracing::warn!(%cid, node = address, why, "a far node keeps an image that was removed here");
     }
+    Ok(())
 }
 
 /// What the program reports about an image.

@@ -12,7 +12,10 @@ use farfork_policy::growth::GrowthFacts;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
-use farfork_scheduler::{AgentGhost, Claim, Ledger, NodeId, NodeStatus, PauseChange, Usage};
+use farfork_scheduler::{
+    AgentGhost, Claim, Ledger, NodeId, NodeStatus, PauseChange, Promotion, Usage,
+};
+use farfork_types::LocalShare;
 use tokio::sync::watch;
 
 use super::MEASURE;
@@ -169,8 +172,21 @@ impl SharedLedger {
     /// Reserves memory to promote an instance. `None` if there is no room, or the instance was not
     /// measured yet or has ended.
     pub fn promote(self: &Arc<Self>, id: u64) -> Option<Promoting> {
+        self.promoting(id, |ledger| ledger.promote(id))
+    }
+
+    /// The same to have a share of an instance's memory near, whether it was measured or not.
+    pub fn promote_to(self: &Arc<Self>, id: u64, share: LocalShare) -> Option<Promoting> {
+        self.promoting(id, |ledger| ledger.promote_to(id, share))
+    }
+
+    fn promoting(
+        self: &Arc<Self>,
+        id: u64,
+        promote: impl FnOnce(&mut Ledger) -> Option<Promotion>,
+    ) -> Option<Promoting> {
         let mut locked = self.lock();
-        let promotion = locked.ledger.promote(id)?;
+        let promotion = promote(&mut locked.ledger)?;
         let node = locked.ledger.name(promotion.node).to_owned();
         drop(locked);
         Some(Promoting { shared: Arc::clone(self), id, node, pid: promotion.pid })
@@ -234,7 +250,7 @@ impl SharedLedger {
 
     /// The ghosts that wait on a node.
     pub fn idle_ghosts(&self, node: &str) -> NodeGhosts {
-        let Some((mut locked, node)) = self.lock_for(node) else { return NodeGhosts::default() };
+        let Some((locked, node)) = self.lock_for(node) else { return NodeGhosts::default() };
         let now_us = locked.now_us;
         let idle = locked.ledger.idle_ghosts(node, now_us);
         NodeGhosts { idle, is_settling: locked.ledger.has_set_aside(node) }

@@ -6,22 +6,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use farfork_node::NodeError;
 use farfork_node::client::{Client, StartedClone};
 use farfork_scheduler::ImageSpec;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, RestoreCall};
-use farfork_types::{Cid, Tiering};
+use farfork_types::{Cid, LocalShare, Tiering};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
 use super::requests::{RequestClass, RequestError, connect};
-use super::shared::{Ghost, Reservation};
+use super::shared::{Ghost, Promoting, Reservation, until_counted};
 use super::{Inner, ghosts};
-use crate::scheduler::nodes::{NodesError, Output, Start, StartTimes, Started};
+use crate::scheduler::nodes::{AppliedShare, NodesError, Output, Start, StartTimes, Started};
 
 /// The pipes of a clone's output.
 struct OutputPipes {
@@ -61,17 +61,32 @@ impl Inner {
             node: node.clone(),
             fresh: self.ghosts.call(&node, memory_mb),
             tiering: start.tiering,
+            local_share: start.local_share,
+            is_attached: attached,
             name,
             cid,
             output: pipes.writers,
         };
         let started = self.request(&node, move || call.run(waiting)).await;
-        let (clone, container) = started.map_err(|error| self.failed(&node, &error))?;
+        let Restored { clone, container, share } =
+            started.map_err(|error| self.failed(&node, &error))?;
         drop(starting);
         let was_attached = attached && container.is_none();
         let container = container.unwrap_or_default();
         let (pid, tiering) = (clone.running.pid, clone.running.tiering);
         reservation.started(pid);
+        let share = Arc::new(share.map_or_else(OnceLock::new, OnceLock::from));
+        if let Some(wanted) = start.local_share.filter(|_| was_attached) {
+            let applied = Arc::clone(&share);
+            match self.ledger.promote_to(reservation.id, wanted) {
+                Some(room) => {
+                    drop(tokio::spawn(Arc::clone(&self).set_share(room, wanted, applied)))
+                }
+                None => {
+                    tracing::warn!(node, pid, %wanted, "no room for a clone's share of near memory")
+                }
+            }
+        }
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
@@ -89,7 +104,32 @@ impl Inner {
         let ledger = Arc::clone(&self.ledger);
         let paused = Arc::new(move || ledger.paused(id));
         let ended = Box::pin(end_of(clone, reservation));
-        Ok(Started { id, took, was_attached, tiering, paused, connect, output, ended })
+        Ok(Started { id, took, was_attached, tiering, share, paused, connect, output, ended })
+    }
+
+    /// Has a share of a running clone near, in the background: calls do not wait for it.
+    /// It has the share once that is met.
+    async fn set_share(
+        self: Arc<Inner>,
+        room: Promoting,
+        wanted: LocalShare,
+        applied: AppliedShare,
+    ) {
+        let (node, pid) = (room.node.clone(), room.pid);
+        let name = node.clone();
+        let set = move || connect(&name, RequestClass::Promote)?.set_share(pid, wanted);
+        let set = self.request(&node, set).await;
+        until_counted(room);
+        match set {
+            Ok(set) => {
+                if set.met {
+                    let _ = applied.set(wanted);
+                }
+                let (near, total) = (set.near_bytes, set.total_bytes);
+                tracing::debug!(node, pid, %wanted, near, total, met = set.met, "changed a share");
+            }
+            Err(error) => tracing::warn!(node, pid, %wanted, %error, "cannot change a share"),
+        }
     }
 
     /// Takes a waiting ghost, and starts making others in its place. Returns whether it has the
@@ -163,30 +203,61 @@ struct Restore {
     /// The request for a ghost if none waits.
     fresh: GhostCall,
     tiering: Tiering,
+    local_share: Option<LocalShare>,
+    /// Whether the waiting ghost has its image attached: it has mapped it already, and starts without a share.
+    is_attached: bool,
     name: String,
     cid: Cid,
     output: [OwnedFd; 2],
 }
 
+/// A clone that was started.
+struct Restored {
+    clone: StartedClone,
+    /// How long making a ghost took, if one was made.
+    container: Option<Duration>,
+    /// The share of near memory with which it was started.
+    share: Option<LocalShare>,
+}
+
 impl Restore {
-    /// Starts the clone in the waiting ghost, or in a new one if that fails or none waits. Also
-    /// returns how long making a ghost took, if one was made.
-    fn run(&self, waiting: Option<String>) -> Result<(StartedClone, Option<Duration>), NodeError> {
+    /// Starts the clone in the waiting ghost, or in a new one if that fails or none waits.
+    fn run(&self, waiting: Option<String>) -> Result<Restored, NodeError> {
         if let Some(ghost) = waiting {
-            match self.in_ghost(ghost) {
+            let share = self.local_share.filter(|_| !self.is_attached);
+            match self.in_ghost(ghost, share) {
                 Err(error) => {
                     tracing::warn!(node = self.node, reason = %error, "cannot start a clone in a waiting ghost; making another")
                 }
-                started => return Ok((started?, None)),
+                Ok(clone) => return Ok(Restored { clone, container: None, share }),
             }
         }
-        let begun = Instant::now();
-        let ghost = ghosts::make(&self.node, self.fresh.clone())?.id;
-        let container = begun.elapsed();
-        Ok((self.in_ghost(ghost)?, Some(container)))
+        let (container, started) = self.in_new_ghost(self.local_share)?;
+        let (clone, share) = match started {
+            // It may be the share that does not fit.
+            Err(error) if self.local_share.is_some() => {
+                tracing::warn!(node = self.node, reason = %error, "cannot start a clone with its share of near memory; starting it without");
+                (self.in_new_ghost(None)?.1?, None)
+            }
+            started => (started?, self.local_share),
+        };
+        Ok(Restored { clone, container: Some(container), share })
     }
 
-    fn in_ghost(&self, ghost: String) -> Result<StartedClone, NodeError> {
+    fn in_new_ghost(
+        &self,
+        share: Option<LocalShare>,
+    ) -> Result<(Duration, Result<StartedClone, NodeError>), NodeError> {
+        let begun = Instant::now();
+        let ghost = ghosts::make(&self.node, self.fresh.clone())?.id;
+        Ok((begun.elapsed(), self.in_ghost(ghost, share)))
+    }
+
+    fn in_ghost(
+        &self,
+        ghost: String,
+        local_share: Option<LocalShare>,
+    ) -> Result<StartedClone, NodeError> {
         let nothing = File::open("/dev/null").map_err(NodeError::Connection)?;
         let [out, err] = &self.output;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -200,7 +271,7 @@ impl Restore {
             requested_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ghost: Some(ghost),
             tiering: self.tiering,
-            local_share: None,
+            local_share,
             profile: false,
             timeout_s: DEFAULT_TIMEOUT_S,
         };

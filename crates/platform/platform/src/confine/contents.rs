@@ -12,7 +12,7 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use super::FolderError;
-use super::folder::{LEAST, Room, failed};
+use super::room::{LEAST, Room, failed};
 
 /// Most bytes of an archive's files together.
 const MOST_BYTES: u64 = 512 << 20;

@@ -7,6 +7,7 @@
 mod calls;
 mod contents;
 mod folder;
+mod room;
 
 use std::fs;
 use std::io;
@@ -17,7 +18,8 @@ use farfork_sys::process_group;
 use serde_json::{Value, json};
 
 pub use contents::{Contents, PROGRAM};
-pub use folder::{FolderError, Folders};
+pub use folder::Folders;
+pub use room::FolderError;
 
 /// First user id of functions. Neither systems, directories nor containers use ids this large, and
 /// for the kernel it is an ordinary one.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::platform::Platform;
 use super::running::Stage;
+use super::shared::Shared;
 use super::{Call, Caller};
 use crate::api::{
     Action, Activation, Exec, Limits, Name, Outcome, Parameters, Response, StartKind, Times,
@@ -17,43 +17,45 @@ use crate::memory::{RequestMemory, Reservation};
 use crate::store::{AcceptedCall, AcceptedEntry, StoreError};
 
 /// Makes them in the background, the oldest of each namespace first.
-pub fn make(platform: &Arc<Platform>) -> Result<(), StoreError> {
+pub fn make(shared: &Arc<Shared>, caller: &Arc<dyn Caller>) -> Result<(), StoreError> {
     let mut all = BTreeMap::<Name, Vec<AcceptedEntry>>::new();
-    for entry in platform.shared.store.accepted()? {
+    for entry in shared.store.accepted()? {
         all.entry(entry.namespace.clone()).or_default().push(entry);
     }
     for entries in all.into_values() {
-        let memory = Arc::clone(&platform.shared.memory);
-        tokio::spawn(make_in_order(Arc::downgrade(platform), memory, entries));
+        let (memory, caller) = (Arc::clone(&shared.memory), Arc::downgrade(caller));
+        tokio::spawn(make_in_order(Arc::downgrade(shared), caller, memory, entries));
     }
     Ok(())
 }
 
 async fn make_in_order(
-    platform: Weak<Platform>,
+    shared: Weak<Shared>,
+    caller: Weak<dyn Caller>,
     memory: Arc<RequestMemory>,
     entries: Vec<AcceptedEntry>,
 ) {
     for entry in entries {
         let memory = memory.when_free(&entry.namespace, entry.bytes).await;
-        let Some(platform) = platform.upgrade() else { return };
-        if platform.shared.running.stage() != Stage::Open {
+        let (Some(shared), Some(caller)) = (shared.upgrade(), caller.upgrade()) else { return };
+        if shared.running.stage() != Stage::Open {
             // The next run makes the rest.
             return;
         }
         let id = entry.id;
-        if let Err(error) = make_one(&platform, entry, memory).await {
+        if let Err(error) = make_one(&shared, &*caller, entry, memory).await {
             tracing::error!(%error, %id, "an accepted call waits for the next start of the platform");
         }
     }
 }
 
 async fn make_one(
-    platform: &Arc<Platform>,
+    shared: &Shared,
+    caller: &dyn Caller,
     entry: AcceptedEntry,
     memory: Reservation,
 ) -> Result<(), StoreError> {
-    let found = platform.shared.ask_store(move |store| {
+    let found = shared.ask_store(move |store| {
         let Some(accepted) = store.accepted_call(&entry)? else { return Ok(None) };
         let action = store.action(&accepted.namespace, &accepted.name)?;
         if action.is_none() {
@@ -63,9 +65,9 @@ async fn make_one(
     });
     if let Some((accepted, action)) = found.await? {
         let AcceptedCall { id, namespace, args, accepted_ms, trace, .. } = accepted;
-        let slot = platform.shared.call_counts.add(&namespace);
+        let slot = shared.call_counts.add(&namespace);
         let call = Call { id, action, args: args.held(memory), asked_ms: accepted_ms, trace };
-        drop(platform.call(call, slot));
+        drop(caller.call(call, slot));
     }
     Ok(())
 }

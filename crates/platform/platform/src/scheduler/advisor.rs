@@ -1,6 +1,7 @@
 //! Asks the policies, and writes the decision journal.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use farfork_policy::journal::{self, Line, Record};
 use farfork_policy::settings::Growth;
+use farfork_policy::share::Cell;
 use farfork_policy::{Decision, Facts, Policies, Question, Settings};
 use farfork_scheduler::Advice;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -31,6 +33,8 @@ pub struct Advisor {
     policies: Policies,
     settings: Settings,
     book: Mutex<Book>,
+    /// What is known of functions with shares of near memory, by their names.
+    profiles: BTreeMap<String, Vec<Cell>>,
     /// When it was made, if time is counted from then on.
     begun: Option<Instant>,
     /// Counts of decisions.
@@ -164,7 +168,24 @@ impl Advisor {
         }
         let (policies, book) = (settings.into(), Mutex::new(Book { next: 0, journal }));
         let (counts, decisions) = Default::default();
-        Ok(Advisor { policies, settings, book, begun: None, counts, decisions })
+        let profiles = BTreeMap::new();
+        Ok(Advisor { policies, settings, book, profiles, begun: None, counts, decisions })
+    }
+
+    /// With profiles of functions, by `NAMESPACE/NAME` or name.
+    pub fn with_profiles(self, profiles: BTreeMap<String, Vec<Cell>>) -> Advisor {
+        Advisor { profiles, ..self }
+    }
+
+    /// Whether shares of near memory are decided for all functions.
+    pub fn decides_shares(&self) -> bool {
+        self.settings.share.is_some()
+    }
+
+    /// The profile of a function; empty if there is none.
+    pub fn profile(&self, path: &str, name: &str) -> Vec<Cell> {
+        let found = self.profiles.get(path).or_else(|| self.profiles.get(name));
+        found.cloned().unwrap_or_default()
     }
 
     /// The same for a simulation: times in the journal count from now on, by the clock of Tokio.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::image;
-use super::platform::Shared;
+use super::shared::Shared;
 use crate::api::Action;
 use crate::confine::{self, Contents, FolderError};
 use crate::runtimes::Server;

@@ -8,13 +8,19 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::call_error::CallError;
-use super::instance::End;
 use super::logs::{Lines, Logs};
 use super::nodes::{Connect, Paused};
 use crate::http::{Connection, HttpError};
 
 /// Period of the check whether an instance that was paused at its deadline still is.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The exit of an instance, with its reason if known.
+#[derive(Clone, Debug, Default)]
+pub struct End {
+    /// Why, as far as known.
+    pub why: Option<String>,
+}
 
 /// A deadline that is extended by the time for which the instance is paused.
 pub struct Deadline {

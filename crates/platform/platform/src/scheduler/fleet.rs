@@ -105,6 +105,12 @@ impl SharedFleet {
         state.fleet.on(now_us, node)
     }
 
+    /// Bytes on a node that could become free, of its instances.
+    pub fn could_free(&self, node: &str) -> u64 {
+        let (state, now_us) = self.state();
+        state.fleet.could_free(now_us, node)
+    }
+
     /// Asks the functions of these instances to end them if they are still idle. Ignores ghosts.
     pub fn evict(&self, ids: &[OccupantId]) {
         let (mut state, now_us) = self.state();

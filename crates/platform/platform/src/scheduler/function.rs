@@ -11,6 +11,7 @@
 
 mod imaging;
 mod resting;
+mod shares;
 mod starting;
 mod tiering;
 
@@ -19,37 +20,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_scheduler::ImageState;
+use farfork_types::LocalShare;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::code::Code;
 use super::counter::CountGuard;
 use super::image_usage::ImageSlot;
-use super::instance::{CallTimes, Instance};
+use super::instance::Instance;
 use super::metrics::{CallPhases, FunctionCounters};
 use super::nodes::NodesError;
-use super::platform::Shared;
+use super::outcome::{CallTimes, QueuedCall};
 use super::running::Run;
+use super::shared::Shared;
 use super::turns::Turn;
-use super::{Call, CallSlot, image, snapshot};
-use crate::api::{Action, Activation};
+use super::{image, snapshot};
+use crate::api::Action;
 use crate::clock::Clock;
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A call that waits for an instance.
-#[derive(Debug)]
-pub struct QueuedCall {
-    /// The call.
-    pub call: Call,
-    /// Receives the activation; closed if the caller has gone away.
-    pub answer: oneshot::Sender<Activation>,
-    /// Its slot among the concurrent calls of its namespace.
-    pub slot: CallSlot,
-    /// When it was queued.
-    pub since: Instant,
-}
 
 /// What the platform sends to a function.
 #[derive(Debug)]
@@ -78,6 +67,8 @@ pub enum Message {
         instance: Option<Box<Instance>>,
         run_us: Option<u64>,
         cold_us: Option<u64>,
+        payload_bytes: u64,
+        share: Option<LocalShare>,
     },
     /// A call was not sent to its instance.
     NotSent { id: u64, waiting: Box<QueuedCall> },
@@ -134,6 +125,7 @@ impl Function {
             action.limits.memory_mb,
             tiering::objective(&action.annotations),
         );
+        let state = shares::of_function(state, &shared, &action);
         let function = Function {
             counters: shared.metrics.functions.counters(&action),
             about: action.path(),
@@ -253,8 +245,9 @@ impl Function {
                 self.turns_asked -= 1;
                 self.turns.push(turn);
             }
-            Message::CallFinished { id, instance, run_us, cold_us } => {
+            Message::CallFinished { id, instance, run_us, cold_us, payload_bytes, share } => {
                 self.state.call_ended(self.clock.now_us(), id, run_us, cold_us);
+                self.learn_share(instance.as_deref(), (payload_bytes, share), run_us);
                 self.call_finished(instance);
             }
             Message::NotSent { id, waiting } => {
@@ -276,6 +269,7 @@ impl Function {
         self.next_call += 1;
         let since_us = now_us.saturating_sub(micros(waiting.since.elapsed()));
         self.state.called(now_us, id, since_us);
+        self.state.called_with(now_us, shares::payload_bytes(&waiting));
         self.waiting.insert(id, waiting);
     }
 
@@ -292,7 +286,7 @@ impl Function {
 
     /// Drops the code unless an instance may load it: it may have tens of megabytes, and the store
     /// has it.
-    fn drop_unneeded_code(&mut self) {
+    pub(super) fn drop_unneeded_code(&mut self) {
         let mut idle = self.idle.values();
         let has_code = idle.all(|instance| instance.has_code());
         let scaling = self.state.scaling();
@@ -341,10 +335,13 @@ impl Function {
         let (shared, outbox, code) =
             (Arc::clone(&self.shared), self.outbox.clone(), self.code.clone());
         let counters = self.counters.clone();
+        let payload_bytes = shares::payload_bytes(&waiting);
         tokio::spawn(async move {
             let (kind, took) = (instance.kind, instance.took);
             let is_awake = instance.thaw(&*shared.nodes).await;
             let waited = waiting.since.elapsed();
+            // One that comes during the call says nothing about it.
+            let share = instance.share();
             let outcome = match is_awake {
                 true => instance.call(&waiting.call, code.as_deref(), &shared.log_memory).await,
                 false => None,
@@ -371,7 +368,14 @@ impl Function {
             let cold_us = init.map(|init| micros(took.whole + init));
             let instance = outcome.is_well.then_some(instance);
             // Before the caller gets its response, so that its next call finds the instance idle.
-            let _ = outbox.send(Message::CallFinished { id, instance, run_us, cold_us });
+            let _ = outbox.send(Message::CallFinished {
+                id,
+                instance,
+                run_us,
+                cold_us,
+                payload_bytes,
+                share,
+            });
             shared.finish(&counters, waiting, kind, outcome);
             drop(running);
         });

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farfork_scheduler::History;
-use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
+use farfork_types::{LocalShare, Tiering};
 use hyper::body::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -14,10 +14,11 @@ use tokio::time::{Instant, timeout};
 
 use super::call_error::CallError;
 use super::code::Code;
-use super::exchange::{Deadline, exchange, until_deadline};
+use super::exchange::{Deadline, End, exchange, until_deadline};
 use super::fleet::FleetSlot;
 use super::logs::{Lines, Logs};
-use super::nodes::{Connect, Nodes, NodesError, Paused, StartTimes, Started};
+use super::nodes::{AppliedShare, Connect, Nodes, NodesError, Paused, StartTimes, Started};
+use super::outcome::{CallOutcome, CallTimes};
 use super::prepare::prepare;
 use super::turns::Turn;
 use super::{Call, launch, protocol};
@@ -38,6 +39,8 @@ pub struct Instance {
     pub kind: StartKind,
     /// Its tiering policy, if it is a clone of its function's image.
     tiering: Option<Tiering>,
+    /// Its share of near memory.
+    share: AppliedShare,
     /// Whether it was promoted, or is about to be.
     pub is_local: Arc<AtomicBool>,
     /// The calls that it has answered.
@@ -62,44 +65,6 @@ pub struct Instance {
     freezing: Option<JoinHandle<Result<(), NodesError>>>,
 }
 
-/// The exit of an instance, with its reason if known.
-#[derive(Clone, Debug, Default)]
-pub struct End {
-    why: Option<String>,
-}
-
-/// The outcome of a call.
-#[derive(Debug)]
-pub struct CallOutcome {
-    /// The response.
-    pub response: Response,
-    /// The printed lines.
-    pub logs: Vec<String>,
-    /// The times for the record.
-    pub times: Times,
-    /// The durations inside the instance.
-    pub spent: CallTimes,
-    /// Whether the instance can make another call.
-    pub is_well: bool,
-}
-
-/// The durations of a call inside its instance.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CallTimes {
-    /// Loading the code, if it was loaded.
-    pub init: Option<Duration>,
-    /// The call itself, if it was answered.
-    pub run: Option<Duration>,
-}
-
-impl CallTimes {
-    /// Duration of the call itself, in microseconds.
-    pub fn run_us(&self) -> u64 {
-        let us = self.run.unwrap_or_default().as_micros();
-        u64::try_from(us).unwrap_or(u64::MAX)
-    }
-}
-
 impl Drop for Instance {
     fn drop(&mut self) {
         self.watcher.abort();
@@ -114,7 +79,7 @@ impl Instance {
         (slot, turn): (FleetSlot, Option<Turn>),
         on_exit: impl FnOnce() + Send + 'static,
     ) -> Instance {
-        let Started { id, took, tiering, paused, connect, output, ended, .. } = started;
+        let Started { id, took, tiering, share, paused, connect, output, ended, .. } = started;
         let (ends, end) = watch::channel(None);
         let watcher = tokio::spawn(async move {
             let why = ended.await;
@@ -125,6 +90,7 @@ impl Instance {
             id,
             kind,
             tiering: (kind != StartKind::Cold).then_some(tiering),
+            share,
             is_local: Arc::default(),
             history: History::default(),
             slot,
@@ -174,6 +140,12 @@ impl Instance {
     /// Its tiering policy, if it is a clone of its function's image and was not promoted.
     pub fn tiering(&self) -> Option<Tiering> {
         self.tiering.filter(|_| !self.is_local.load(Ordering::Relaxed))
+    }
+
+    /// Its share of near memory, if that was decided, and as long as it has it: not before it does, nor once more of it
+    /// is promoted.
+    pub fn share(&self) -> Option<LocalShare> {
+        self.share.get().copied().filter(|_| !self.is_local.load(Ordering::Relaxed))
     }
 
     /// Whether it reads its function's pages from the pool.

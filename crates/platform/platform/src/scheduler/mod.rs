@@ -31,11 +31,13 @@ mod launch;
 mod logs;
 mod metrics;
 pub mod nodes;
+mod outcome;
 mod platform;
 pub mod prepare;
 mod pressure;
 mod protocol;
 mod running;
+mod shared;
 pub mod snapshot;
 mod turns;
 

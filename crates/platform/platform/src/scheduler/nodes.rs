@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use farfork_policy::Memory;
@@ -11,8 +11,8 @@ use farfork_policy::admission::Idle;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 pub use farfork_scheduler::{Claim, Usage};
-use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
+use farfork_types::{LocalShare, Tiering};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A boxed future.
@@ -26,6 +26,9 @@ pub type Connect = Box<dyn Fn() -> BoxFuture<io::Result<Stream>> + Send + Sync>;
 
 /// Returns how long an instance was paused in all.
 pub type Paused = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// The share of near memory that an instance has, from the moment when it has it.
+pub type AppliedShare = Arc<OnceLock<LocalShare>>;
 
 /// A bidirectional stream of bytes.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -109,6 +112,8 @@ pub struct Start {
     pub claim: Claim,
     /// Its tiering policy.
     pub tiering: Tiering,
+    /// The share of near memory that it gets, if that was decided; then its tiering policy is `mow`.
+    pub local_share: Option<LocalShare>,
 }
 
 /// The times of an instance's start.
@@ -175,6 +180,9 @@ pub struct Started {
     pub was_attached: bool,
     /// Its tiering policy. It may differ from the requested one, as some clones are profiled.
     pub tiering: Tiering,
+    /// The share of near memory that it was started with, or gets while it runs. Never set if it does not get the one
+    /// that was decided.
+    pub share: AppliedShare,
     /// Returns how long it was paused in all.
     pub paused: Paused,
     /// Makes connections to its server.

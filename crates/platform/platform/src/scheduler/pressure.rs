@@ -10,7 +10,7 @@ use farfork_scheduler::{ImageStats, Occupancy, Reclaim, relief};
 
 use super::image;
 use super::nodes::{Claim, NodeGhosts};
-use super::platform::Shared;
+use super::shared::Shared;
 
 /// Period of the check of nodes' memory.
 const RELIEF: Duration = Duration::from_millis(250);
@@ -25,6 +25,12 @@ impl Shared {
         instances.idle.extend(idle);
         instances.is_settling |= is_settling;
         instances
+    }
+
+    /// Bytes of that which could become free.
+    pub fn could_free(&self, node: &str) -> u64 {
+        let ghosts = self.nodes.ghosts(node).idle;
+        self.fleet.could_free(node) + ghosts.iter().map(|ghost| ghost.bytes).sum::<u64>()
     }
 
     /// Evicts these instances and ghosts if they are still idle.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  scheduler ── Nodes ──► SimulatedNodes: budgets, images, freezes      one lock, no threads
+//!                            ├─ Agents, for the simulator: the platform's ledger, ghosts, pauses, promotion
 //!                            └─ Instance: an HTTP server on a pipe ──► Program: what is answered, and when
 //! ```
 //! Invariants:
@@ -9,7 +10,7 @@
 //! - A node promises no more memory than its budget: a start or a call beyond it is refused.
 //! - Nothing is random: with one thread, equal calls give equal runs.
 
-mod instance;
+pub mod agents;
 mod nodes;
 
 use std::fmt::Debug;
@@ -19,8 +20,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::scheduler::nodes::{BoxFuture, Start, StartTimes};
-pub use instance::Instance;
-pub use nodes::{SimulatedNodes, State};
+pub use nodes::{Instance, SimulatedNodes, State};
 
 /// How long the nodes' work takes.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,8 @@ pub struct Totals {
     pub near_bytes: u64,
     /// The pool's used space.
     pub pool_bytes: u64,
+    /// Memory of instances that is neither near nor in the pool.
+    pub far_bytes: u64,
 }
 
 /// What runs in simulated instances.
@@ -65,6 +67,10 @@ pub trait Program: Debug + Send + Sync {
     /// Answers a request to an instance's server, by a status and a document.
     fn answer(&self, instance: Arc<Instance>, path: String, body: Value)
     -> BoxFuture<(u16, Value)>;
+    /// How long a checkpoint into an image takes; if not known, as long as each other.
+    fn checkpoint(&self, _image: &str) -> Option<Duration> {
+        None
+    }
     /// Called after each change of what the nodes hold.
     fn changed(&self, _: Totals) {}
 }

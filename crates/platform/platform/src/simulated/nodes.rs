@@ -1,7 +1,11 @@
 //! The nodes, and what tests may have them do.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod agents;
+mod instance;
+mod state;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use farfork_policy::Memory;
@@ -12,190 +16,25 @@ use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
 use tokio::time::sleep;
 
-use super::instance::{Instance, Tie};
-use super::{Durations, Footprint, Program, Totals};
+use super::agents::{Ghost, MAKE_US};
+use super::{Durations, Footprint, Program};
+use crate::clock::Clock;
+use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
     BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
 };
-
-/// The state of the nodes, and what they are to do.
-#[derive(Debug)]
-pub struct State {
-    /// The nodes without their instances.
-    pub nodes: Vec<NodeFacts>,
-    /// How long their work takes.
-    pub durations: Durations,
-    /// Whether events are recorded, and whether instances print.
-    pub is_verbose: bool,
-    /// Events since they were last taken.
-    pub events: Vec<String>,
-    /// Size of the pool.
-    pub pool_size_bytes: u64,
-    /// Size of an image whose instance has no footprint.
-    pub image_bytes: u64,
-    /// Images in the pool.
-    pub images: BTreeSet<String>,
-    /// Images made here.
-    pub made: BTreeSet<String>,
-    /// The ranges declared hot of the last checkpoint.
-    pub hot: Vec<AddressRange>,
-    /// Images with living clones, beside those that are counted.
-    pub pinned: BTreeSet<String>,
-    /// Bytes of the pool in use besides.
-    pub pool_bytes: u64,
-    /// Number of starts to fail.
-    pub failing_starts: u32,
-    /// Number of instances that may start without an image at once; any number if not set.
-    pub most_cold_starts: Option<usize>,
-    /// Number of starts to lose their room.
-    pub full_starts: u32,
-    /// Number of starts to find their node lost.
-    pub lost_starts: u32,
-    /// Number of checkpoints to fail.
-    pub failing_checkpoints: u32,
-    /// Requests to freeze and thaw, if events are recorded.
-    pub freezer: Vec<String>,
-    /// Frozen instances.
-    pub frozen: BTreeSet<u64>,
-    /// Number of freezes that succeed but report a failure.
-    pub failing_freezes: u32,
-    /// Number of thaws to fail.
-    pub failing_thaws: u32,
-    /// Whether every start finds a ghost with its image attached.
-    pub has_attached: bool,
-    /// Attached ghosts that each node reports.
-    pub attached_ghosts: u64,
-    /// Whether all clones are profiled.
-    pub watches: bool,
-    /// The node with ghosts; all nodes if not set.
-    pub ghosts_on: Option<String>,
-    /// Waiting ghosts and their bytes.
-    pub ghosts: BTreeMap<String, u64>,
-    /// Bytes of ghosts being stopped.
-    ending_bytes: u64,
-    /// Whether memory is set aside for a moment.
-    pub is_settling: bool,
-    /// Tiering policies of the started clones, if events are recorded.
-    pub tierings: Vec<Tiering>,
-    /// Measured memory of each instance without a footprint.
-    pub usage: Option<Usage>,
-    /// Number of connections made.
-    pub connections: u32,
-    /// Number of connections to a launched program to refuse.
-    pub deaf_connects: u32,
-    next: u64,
-    /// Bytes that an idle instance without a footprint holds, if less than its limit.
-    pub held_bytes: Option<u64>,
-    alive: BTreeMap<u64, Alive>,
-    footprints: BTreeMap<String, Footprint>,
-    /// Sum of the near memory of all living instances with a footprint.
-    near_bytes: u64,
-}
-
-/// An instance as the nodes see it.
-#[derive(Debug)]
-struct Alive {
-    node: String,
-    most_bytes: u64,
-    is_starting: bool,
-    is_at_work: bool,
-    is_clone: bool,
-    image: Option<String>,
-    footprint: Option<Footprint>,
-}
-
-impl Alive {
-    /// Near memory, if known.
-    fn near_bytes(&self) -> Option<u64> {
-        let footprint = self.footprint?;
-        Some(if self.is_clone { footprint.clone_bytes } else { footprint.cold_bytes })
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        let pool_bytes = self.footprint.filter(|_| self.is_clone).map_or(0, |f| f.mapped_bytes);
-        self.near_bytes().map(|local_bytes| Usage { local_bytes, pool_bytes })
-    }
-}
-
-impl State {
-    fn taken(&self, alive: &Alive) -> u64 {
-        let held = alive.near_bytes().or(self.held_bytes);
-        held.filter(|_| !alive.is_at_work).unwrap_or(alive.most_bytes)
-    }
-
-    fn facts(&self) -> Vec<NodeFacts> {
-        let mut nodes = self.nodes.clone();
-        for node in &mut nodes {
-            for alive in self.alive.values().filter(|alive| alive.node == node.name) {
-                node.memory.used_bytes += self.taken(alive);
-                node.starting += u64::from(alive.is_starting);
-            }
-            if self.has_ghosts(&node.name) {
-                node.memory.used_bytes += self.ghosts.values().sum::<u64>() + self.ending_bytes;
-            }
-        }
-        nodes
-    }
-
-    fn has_ghosts(&self, node: &str) -> bool {
-        self.ghosts_on.as_ref().is_none_or(|only| only == node)
-    }
-
-    fn has_room(&self, node: &str, bytes: u64) -> bool {
-        let facts = self.facts().into_iter().find(|facts| facts.name == node);
-        facts.is_some_and(|facts| facts.memory.free_below(1000) >= bytes)
-    }
-
-    /// Bytes of an image in the pool.
-    fn image_size(&self, image: &str) -> u64 {
-        self.footprints.get(image).map_or(self.image_bytes, |footprint| footprint.image_bytes)
-    }
-
-    fn pool(&self) -> Memory {
-        let images = self.images.iter().map(|image| self.image_size(image)).sum::<u64>();
-        Memory { used_bytes: self.pool_bytes + images, budget_bytes: self.pool_size_bytes }
-    }
-
-    fn totals(&self) -> Totals {
-        Totals {
-            instances: self.alive.len() as u64,
-            near_bytes: self.near_bytes,
-            pool_bytes: self.pool().used_bytes,
-        }
-    }
-
-    /// Records an event.
-    pub fn note(&mut self, event: String) {
-        if self.is_verbose {
-            self.events.push(event);
-        }
-    }
-
-    /// Makes an image of an instance.
-    fn image(&mut self, id: u64, image: String) -> Result<(), NodesError> {
-        let footprint = self.alive.get(&id).and_then(|alive| alive.footprint);
-        let needed = footprint.map_or(self.image_bytes, |footprint| footprint.image_bytes);
-        let free = self.pool().free_below(1000);
-        if free < needed {
-            // A part was allocated before.
-            let given = free / 10 * 9;
-            let (asked_bytes, free_bytes) = (needed - given, free - given);
-            return Err(NodesError::NoRoom { asked_bytes, free_bytes });
-        }
-        if let Some(footprint) = footprint {
-            self.footprints.insert(image.clone(), footprint);
-        }
-        self.made.insert(image.clone());
-        self.images.insert(image);
-        Ok(())
-    }
-}
+pub use instance::Instance;
+use instance::Tie;
+use state::Alive;
+pub use state::State;
 
 /// Simulated nodes.
 #[derive(Clone, Debug)]
 pub struct SimulatedNodes {
     state: Arc<Mutex<State>>,
     program: Arc<dyn Program>,
+    /// What decides about ghosts, and since when.
+    ghosts: Option<(Arc<Advisor>, Clock)>,
 }
 
 impl SimulatedNodes {
@@ -213,7 +52,7 @@ impl SimulatedNodes {
         };
         let nodes = budgets.into_iter().map(facts).collect();
         let state = State::new(nodes, pool_size_bytes, durations);
-        SimulatedNodes { state: Arc::new(Mutex::new(state)), program }
+        SimulatedNodes { state: Arc::new(Mutex::new(state)), program, ghosts: None }
     }
 
     /// The state.
@@ -247,16 +86,25 @@ impl SimulatedNodes {
         let Some(alive) = state.alive.get_mut(&id) else { return };
         let before = alive.near_bytes().unwrap_or(0);
         alive.footprint = Some(footprint);
-        let now = alive.near_bytes().unwrap_or(0);
+        let (now, usage) = (alive.near_bytes().unwrap_or(0), alive.usage());
         state.near_bytes = state.near_bytes - before + now;
+        if let (Some(agents), Some(usage)) = (&mut state.agents, usage) {
+            agents.weighed(id, before, usage);
+            self.wait_for(agents.take_later());
+        }
         self.program.changed(state.totals());
     }
 
     /// Forgets an instance, which has ended.
     pub(super) fn ended(&self, id: u64) {
         let mut state = self.state();
-        let near = state.alive.remove(&id).and_then(|alive| alive.near_bytes());
-        state.near_bytes -= near.unwrap_or(0);
+        let near = state.alive.remove(&id).and_then(|alive| alive.near_bytes()).unwrap_or(0);
+        state.near_bytes -= near;
+        if let Some(agents) = &mut state.agents {
+            agents.ended(id, near);
+            self.wait_for(agents.take_later());
+        }
+        state.pauses.remove(&id);
         state.frozen.remove(&id);
         state.note(format!("end {id}"));
         self.program.changed(state.totals());
@@ -265,16 +113,14 @@ impl SimulatedNodes {
     /// Takes the room of a start on its node; `None` if there is none.
     fn reserve(&self, start: &Start) -> Result<u64, NodesError> {
         let mut state = self.state();
-        if state.full_starts > 0 || !state.has_room(&start.node, start.claim.most_bytes()) {
-            state.full_starts = state.full_starts.saturating_sub(1);
+        let Some(id) = state.number(start) else {
             return Err(NodesError::Full { node: start.node.clone() });
-        }
-        state.next += 1;
-        let id = state.next;
+        };
         let what = start.image.as_ref().map_or("cold", |_| "clone");
         state.note(format!("{what} {id} on {}", start.node));
         if start.image.is_some() && state.is_verbose {
             state.tierings.push(start.tiering);
+            state.shares.extend(start.local_share);
         }
         let (node, reason) = (start.node.clone(), "on purpose".to_owned());
         if state.lost_starts > 0 {
@@ -294,54 +140,16 @@ impl SimulatedNodes {
             is_clone: start.image.is_some(),
             image: start.image.clone(),
             footprint,
+            is_local: false,
         };
         state.near_bytes += alive.near_bytes().unwrap_or(0);
+        let usage = alive.usage();
         state.alive.insert(id, alive);
+        if let (Some(agents), Some(usage)) = (&mut state.agents, usage) {
+            agents.weighed(id, 0, usage);
+        }
         self.program.changed(state.totals());
         Ok(id)
-    }
-}
-
-impl State {
-    fn new(nodes: Vec<NodeFacts>, pool_size_bytes: u64, durations: Durations) -> State {
-        State {
-            nodes,
-            durations,
-            pool_size_bytes,
-            is_verbose: false,
-            events: Vec::new(),
-            image_bytes: 0,
-            images: BTreeSet::new(),
-            made: BTreeSet::new(),
-            hot: Vec::new(),
-            pinned: BTreeSet::new(),
-            pool_bytes: 0,
-            failing_starts: 0,
-            most_cold_starts: None,
-            full_starts: 0,
-            lost_starts: 0,
-            failing_checkpoints: 0,
-            freezer: Vec::new(),
-            frozen: BTreeSet::new(),
-            failing_freezes: 0,
-            failing_thaws: 0,
-            has_attached: false,
-            attached_ghosts: 0,
-            watches: false,
-            ghosts_on: None,
-            ghosts: BTreeMap::new(),
-            ending_bytes: 0,
-            is_settling: false,
-            tierings: Vec::new(),
-            usage: None,
-            connections: 0,
-            deaf_connects: 0,
-            next: 0,
-            held_bytes: None,
-            alive: BTreeMap::new(),
-            footprints: BTreeMap::new(),
-            near_bytes: 0,
-        }
     }
 }
 
@@ -355,8 +163,12 @@ fn failing(count: &mut u32, doing: &'static str) -> Result<(), NodesError> {
 }
 
 impl Nodes for SimulatedNodes {
-    fn nodes(&self, _: Claim, _: Option<&str>) -> Vec<NodeFacts> {
-        self.state().facts()
+    fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
+        let state = self.state();
+        match &state.agents {
+            Some(agents) => agents.ledger.node_facts(claim, image),
+            None => state.facts(),
+        }
     }
 
     fn pool(&self) -> Memory {
@@ -395,6 +207,11 @@ impl Nodes for SimulatedNodes {
 
     fn begin_work(&self, id: u64) -> bool {
         let mut state = self.state();
+        if let Some(agents) = &mut state.agents {
+            let fits = agents.begin_work(id);
+            self.wait_for(agents.take_later());
+            return fits;
+        }
         let Some(alive) = state.alive.get(&id) else { return true };
         let missing = alive.most_bytes.saturating_sub(state.taken(alive));
         if !alive.is_at_work && !state.has_room(&alive.node, missing) {
@@ -407,7 +224,12 @@ impl Nodes for SimulatedNodes {
     }
 
     fn end_work(&self, id: u64) {
-        if let Some(alive) = self.state().alive.get_mut(&id) {
+        let mut state = self.state();
+        if let Some(agents) = &mut state.agents {
+            agents.end_work(id);
+            self.wait_for(agents.take_later());
+        }
+        if let Some(alive) = state.alive.get_mut(&id) {
             alive.is_at_work = false;
         }
     }
@@ -419,6 +241,9 @@ impl Nodes for SimulatedNodes {
                 let mut state = nodes.state();
                 if state.is_verbose {
                     state.freezer.push(format!("freeze {id}"));
+                }
+                if let Some(agents) = &mut state.agents {
+                    agents.ledger.freeze(id);
                 }
                 state.durations.freeze
             };
@@ -438,12 +263,20 @@ impl Nodes for SimulatedNodes {
             }
             failing(&mut state.failing_thaws, "thaw")?;
             state.frozen.remove(&id);
+            if let Some(agents) = &mut state.agents {
+                agents.ledger.thawed(id);
+            }
             Ok(())
         })
     }
 
     fn ghosts(&self, node: &str) -> NodeGhosts {
         let state = self.state();
+        if let Some(agents) = &state.agents {
+            let Some(node) = agents.ledger.node(node) else { return NodeGhosts::default() };
+            let idle = agents.ledger.idle_ghosts(node, self.now_us());
+            return NodeGhosts { idle, is_settling: agents.ledger.has_set_aside(node) };
+        }
         if !state.has_ghosts(node) {
             return NodeGhosts::default();
         }
@@ -455,9 +288,14 @@ impl Nodes for SimulatedNodes {
         NodeGhosts { idle, is_settling: state.is_settling }
     }
 
-    fn stop_ghosts(&self, _: &str, ids: &[OccupantId]) -> (u64, BoxFuture<()>) {
+    fn stop_ghosts(&self, node: &str, ids: &[OccupantId]) -> (u64, BoxFuture<()>) {
         let nodes = self.clone();
         let mut state = self.state();
+        if let Some(agents) = &mut state.agents {
+            let Some(node) = agents.ledger.node(node) else { return (0, Box::pin(async {})) };
+            let (bytes, held) = agents.withdraw(node, ids, self.now_us());
+            return (bytes, nodes.stopping(node, held));
+        }
         let bytes = ids.iter().filter_map(|id| state.ghosts.remove(&id.to_string())).sum();
         state.ending_bytes += bytes;
         let duration = state.durations.stop;
@@ -470,10 +308,18 @@ impl Nodes for SimulatedNodes {
 
     fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>> {
         let nodes = self.clone();
-        let was_attached = start.image.is_some() && self.state().has_attached;
-        let (duration, took) = self.program.start(&start, was_attached);
         // At once, before the future is polled.
         let reserved = self.reserve(&start);
+        let ghost = match &reserved {
+            Ok(_) => self.ghost(&start),
+            Err(_) => Ghost::Empty,
+        };
+        let was_attached = ghost == Ghost::Attached;
+        let (mut duration, mut took) = self.program.start(&start, was_attached);
+        if ghost == Ghost::New {
+            took.container = Duration::from_micros(MAKE_US);
+            (duration, took.whole) = (duration + took.container, took.whole + took.container);
+        }
         Box::pin(async move {
             let id = match reserved {
                 Ok(id) => id,
@@ -484,24 +330,27 @@ impl Nodes for SimulatedNodes {
                 }
             };
             sleep(duration).await;
-            let (prints, is_watched) = {
+            nodes.has_started((id, &start), took.restore, was_attached);
+            let (prints, is_watched, lacks_share) = {
                 let mut state = nodes.state();
                 if let Some(alive) = state.alive.get_mut(&id) {
                     alive.is_starting = false;
                 }
-                (state.is_verbose, state.watches)
+                (state.is_verbose, state.watches, state.lacks_shares)
             };
             // A clone has the code and the state of earlier calls.
             let code = start.image.is_some().then(|| "cloned".to_owned());
-            let program = Arc::clone(&nodes.program);
+            let (program, paused) = (Arc::clone(&nodes.program), nodes.paused(id));
             let (instance, output) = Instance::new(id, code, prints, nodes, program);
             let tie = Tie(Arc::clone(&instance));
             let tiering = if is_watched { Tiering::Mow } else { start.tiering };
+            let share = start.local_share.filter(|_| !lacks_share);
             Ok(Started {
                 id,
+                share: Arc::new(share.map_or_else(OnceLock::new, OnceLock::from)),
                 was_attached,
                 tiering,
-                paused: Arc::new(|| Duration::ZERO),
+                paused,
                 took,
                 connect: instance.connect(),
                 output,
@@ -520,9 +369,11 @@ impl Nodes for SimulatedNodes {
         hot: Vec<AddressRange>,
     ) -> BoxFuture<Result<(), NodesError>> {
         let (nodes, image) = (self.clone(), image.to_owned());
-        let duration = self.state().durations.checkpoint;
+        let duration = self.program.checkpoint(&image).unwrap_or(self.state().durations.checkpoint);
+        self.checkpoints(id, true);
         Box::pin(async move {
             sleep(duration).await;
+            nodes.checkpoints(id, false);
             let mut state = nodes.state();
             state.note(format!("checkpoint {id}"));
             state.hot = hot;
@@ -538,7 +389,7 @@ impl Nodes for SimulatedNodes {
 
     fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
         self.state().note(format!("promote {id}"));
-        Box::pin(async { Ok(1) })
+        self.clone().promoting(id)
     }
 
     fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {
@@ -568,6 +419,10 @@ impl Nodes for SimulatedNodes {
 
     fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let mut state = self.state();
+        if let Some(agents) = &mut state.agents {
+            agents.forget_image(image);
+            self.wait_for(agents.take_later());
+        }
         state.images.remove(image);
         state.made.remove(image);
         state.footprints.remove(image);

@@ -30,6 +30,12 @@ const NAMESPACES: TableDefinition<'_, &str, u32> = TableDefinition::new("namespa
 const KEYS: TableDefinition<'_, &str, Json> = TableDefinition::new("keys");
 /// Keyed by namespace and name.
 const ACTIONS: TableDefinition<'_, (&str, &str), Json> = TableDefinition::new("actions");
+/// Keyed by namespace, start and id.
+const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
+    TableDefinition::new("activations");
+/// The same key.
+const SUMMARIES: TableDefinition<'_, (&str, u64, u128), Json> =
+    TableDefinition::new("summaries-of-activations");
 const CODES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("codes");
 
 /// A database in a file.

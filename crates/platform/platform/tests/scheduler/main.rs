@@ -15,5 +15,6 @@ mod metrics;
 mod nodes;
 mod room;
 mod scaling;
+mod shares;
 mod snapshot;
 mod world;

@@ -33,7 +33,7 @@ impl Function {
         let saved_us = self.state.saved_us();
         let slot = self.shared.image_usage.put(&self.image_name, saved_us, give_up);
         self.image_slot = Some(slot);
-        self.code = None;
+        self.drop_unneeded_code();
     }
 
     /// Calls are made without the image, until there is another.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farfork_policy::placement::NodeFacts;
 use farfork_scheduler::{NewInstance, NoRoom, NotStarted, Occupancy, StartOrder, Surroundings};
+use farfork_types::LocalShare;
 
 use super::{Function, Message, micros, tiering};
 use crate::api::{Outcome, Response, StartKind};
@@ -11,7 +12,7 @@ use crate::scheduler::code::NoCode;
 use crate::scheduler::fleet::Owner;
 use crate::scheduler::instance::Instance;
 use crate::scheduler::nodes::{Claim, NodesError, Start};
-use crate::scheduler::platform::Shared;
+use crate::scheduler::shared::Shared;
 use crate::scheduler::turns::Turn;
 
 /// The nodes as a function sees them.
@@ -27,6 +28,10 @@ impl Surroundings for Around {
 
     fn occupancy(&self, node: &str) -> Occupancy {
         self.shared.occupancy(node)
+    }
+
+    fn could_free(&self, node: &str) -> u64 {
+        self.shared.could_free(node)
     }
 }
 
@@ -50,7 +55,10 @@ impl Function {
             };
             let now_us = self.clock.now_us();
             match self.state.start(now_us, &around, &*around.shared.advisor) {
-                Ok(order) => self.start_on(order, turn),
+                Ok(order) => {
+                    let share = self.share_of(&order);
+                    self.start_on(order, share, turn);
+                }
                 Err(no_room) => return self.make_room(no_room),
             }
         }
@@ -78,13 +86,14 @@ impl Function {
             // The code of this version is gone: its calls run the current version.
             self.state.change(action.limits.memory_mb, tiering::objective(&action.annotations));
             self.action = action;
+            self.decide_shares();
             self.retire();
         }
         self.code = Some(code);
         Ok(())
     }
 
-    fn start_on(&mut self, order: StartOrder, turn: Option<Turn>) {
+    fn start_on(&mut self, order: StartOrder, share: Option<LocalShare>, turn: Option<Turn>) {
         let StartOrder { node, is_clone, claim, most_bytes, tiering } = order;
         if let Some(slot) = &self.image_slot {
             slot.start();
@@ -95,6 +104,7 @@ impl Function {
             kind: self.action.exec.kind.clone(),
             claim,
             tiering,
+            local_share: share.filter(|_| is_clone),
         };
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
         let node = start.node.clone();
@@ -120,6 +130,9 @@ impl Function {
                 let new = NewInstance { id, node: &node, bytes: most_bytes, start_us };
                 let slot = shared.fleet.add(new, Owner { function, evict: Box::new(evict) });
                 let on_exit = move || drop(ends.send(Message::Ended(id)));
+                if let Some(all) = share.filter(|_| !is_clone) {
+                    let _ = started.share.set(all);
+                }
                 Box::new(Instance::new(started, kind, (slot, turn), on_exit))
             });
             let _ = outbox.send(Message::Started { result, is_clone });

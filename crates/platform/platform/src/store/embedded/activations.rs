@@ -10,15 +10,9 @@ use redb::{
 };
 
 use super::super::Selection;
-use super::{Failure, Json, decoded, encoded, usage};
+use super::{ACTIVATIONS, Failure, Json, SUMMARIES, decoded, encoded, usage};
 use crate::api::{Activation, ActivationId, ActivationSummary, Name};
 
-/// Keyed by namespace, start and id.
-pub(super) const ACTIVATIONS: TableDefinition<'_, (&str, u64, u128), Json> =
-    TableDefinition::new("activations");
-/// The same key.
-pub(super) const SUMMARIES: TableDefinition<'_, (&str, u64, u128), Json> =
-    TableDefinition::new("summaries-of-activations");
 /// The start of an activation, keyed by namespace and id.
 const STARTS: TableDefinition<'_, (&str, u128), u64> = TableDefinition::new("starts");
 /// Keyed by namespace, action, start and id.

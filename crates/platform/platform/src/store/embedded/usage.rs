@@ -7,8 +7,7 @@ use redb::{
 };
 
 use super::super::DiskUsage;
-use super::activations::{ACTIVATIONS, SUMMARIES};
-use super::{ACTIONS, CODES, Failure, namespace};
+use super::{ACTIONS, ACTIVATIONS, CODES, Failure, SUMMARIES, namespace};
 use crate::api::Name;
 
 /// Bytes of actions with their code, bytes of records, and how many records; by namespace.

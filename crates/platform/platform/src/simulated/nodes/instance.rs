@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -15,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::watch;
 
-use super::nodes::SimulatedNodes;
-use super::{Footprint, Program};
+use super::SimulatedNodes;
 use crate::scheduler::nodes::{BoxFuture, Connect, Output, Stream};
+use crate::simulated::{Footprint, Program};
 
 /// Bytes of a pipe.
 const PIPE: usize = 1 << 16;
@@ -113,6 +114,11 @@ impl Instance {
     /// Says what it takes of memory.
     pub fn weigh(&self, footprint: Footprint) {
         self.nodes.weigh(self.id, footprint);
+    }
+
+    /// Works for so long, apart from when it is paused.
+    pub async fn work(&self, duration: Duration) {
+        self.nodes.work(self.id, duration).await;
     }
 
     /// Ends it.
