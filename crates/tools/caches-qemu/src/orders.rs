@@ -57,6 +57,7 @@ fn execute(order: Order) -> Answer {
         }
         Order::ClearCaches => observer.clear_caches(),
         Order::Take => return Ok(Some(observer.take())),
+        Order::TakePages => return Ok(Some(observer.take_pages())),
     }
     Ok(None)
 }

@@ -58,4 +58,16 @@ pub struct Seen {
     pub learned_pages: u64,
     /// Those of them that are in the image. The others were unmapped before the checkpoint.
     pub learned_in_image: u64,
+    /// Misses of the last of the last-level caches by page, in the order of pages, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<PageMisses>,
+}
+
+/// The misses of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageMisses {
+    /// Its number: its address, divided by [`PAGE_BYTES`].
+    pub page: u64,
+    /// How many of its lines missed.
+    pub misses: u64,
 }

@@ -1,10 +1,12 @@
 //! Follows the accesses of one process.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, Geometry, LINE_BYTES};
 use crate::pages::{PAGE_BYTES, Page, Pages};
-use crate::{ByKind, Misses, Seen};
+use crate::{ByKind, Misses, PageMisses, Seen};
 
 /// What accesses are used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +36,8 @@ pub struct Observer {
     second: Cache,
     last: Vec<Cache>,
     pages: Pages,
+    /// Misses by page, once they were asked for.
+    by_page: Option<BTreeMap<u64, u64>>,
     seen: Seen,
 }
 
@@ -50,6 +54,7 @@ impl Observer {
             second: Cache::new(L2),
             last: sizes.iter().map(last).collect(),
             pages: Pages::default(),
+            by_page: None,
             seen,
         }
     }
@@ -83,6 +88,13 @@ impl Observer {
         };
         rest.levels.iter_mut().for_each(|level| level.misses = ByKind::default());
         std::mem::replace(&mut self.seen, rest)
+    }
+
+    /// The same with the misses by page, which are counted from the first call of this on.
+    pub fn take_pages(&mut self) -> Seen {
+        let by_page = self.by_page.replace(BTreeMap::new()).unwrap_or_default();
+        let pages = by_page.into_iter().map(|(page, misses)| PageMisses { page, misses });
+        Seen { pages: pages.collect(), ..self.take() }
     }
 
     /// Records a read or write of `bytes` at an address.
@@ -136,10 +148,15 @@ impl Observer {
         if first.use_line(line) || self.second.use_line(line) {
             return;
         }
+        let mut is_missed = false;
         for (cache, level) in self.last.iter_mut().zip(&mut self.seen.levels) {
-            if !cache.use_line(line) {
+            is_missed = !cache.use_line(line);
+            if is_missed {
                 level.misses.add(page.kind());
             }
+        }
+        if let Some(by_page) = self.by_page.as_mut().filter(|_| is_missed) {
+            *by_page.entry(number).or_default() += 1;
         }
     }
 }
@@ -199,6 +216,21 @@ mod tests {
         assert_eq!(seen.accesses, 1);
         assert_eq!(seen.levels[0], Misses { bytes: LARGE, misses: ByKind::default() });
         assert_eq!((seen.touched, seen.first_written), (ByKind::default(), ByKind::default()));
+    }
+
+    #[test]
+    fn misses_are_counted_by_page_once_they_are_asked_for() {
+        let mut observer = measured(&[], &[]);
+        observer.access(PAGE_BYTES, 8, true);
+        assert_eq!(observer.take_pages().pages, []);
+        observer.access(3 * PAGE_BYTES, 8, true);
+        observer.access(3 * PAGE_BYTES + 64, 8, false);
+        observer.access(2 * PAGE_BYTES, 8, false);
+        observer.access(PAGE_BYTES, 8, false);
+        let counted: Vec<_> =
+            observer.take_pages().pages.iter().map(|p| (p.page, p.misses)).collect();
+        assert_eq!(counted, [(2, 1), (3, 2)]);
+        assert_eq!(observer.take_pages().pages, []);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub enum Order {
     ClearCaches,
     /// Return the counts since the last query.
     Take,
+    /// Return the counts since the last query, with the misses by page; these are counted from the first such order on.
+    TakePages,
 }
 
 /// The answer to an order, or why it failed.
