@@ -11,6 +11,7 @@
 
 mod cases;
 mod clones;
+mod criu;
 mod error;
 mod exchange;
 mod far;

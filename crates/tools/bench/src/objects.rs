@@ -3,6 +3,7 @@
 //! ```text
 //!  rounds   for each case: mimalloc │ farfork │ farfork-c ─► ns per object
 //!           send + receive, one way between processes
+//!  then     threads, structures, memory, clients beside recoveries, other libraries for shared memory
 //! ```
 //! Invariants: the same loop runs for each allocator, and which one comes first changes with each round. All
 //! objects have 64 bytes unless their case says otherwise, and their first word is written. jemalloc and tcmalloc
@@ -11,7 +12,13 @@
 
 mod allocators;
 mod between;
+mod comparisons;
+mod disturbance;
+mod memory;
 mod recovery;
+mod rivals;
+mod threads;
+mod trees;
 
 use std::ffi::CStr;
 use std::hint::black_box;
@@ -33,12 +40,16 @@ use crate::report::Report;
 use crate::samples::Samples;
 use crate::{Options, progress};
 
-use allocators::{Allocator, CClient, Loaded, Mimalloc, mimalloc_version, touch};
+use allocators::{
+    Allocator, CClient, Loaded, Mimalloc, mimalloc_version, touch, touch_word, word_of,
+};
 use between::RoundTrips;
 
 const REGION_BYTES: u64 = 64 << 20;
 const PAIRS: usize = 100_000;
 const MANY: usize = 10_000;
+/// Clients of farfork are new in each round; mimalloc is as it was left.
+const TURNS: usize = 5;
 const MESSAGES: usize = 100_000;
 const ROUND_TRIPS: usize = 2000;
 const GUARDED_CALLS: usize = 20_000;
@@ -81,6 +92,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let mut uncounted = Samples::default();
     let rounds = if options.quick { 9 } else { 61 };
     let objects = if options.quick { 200_000 } else { 2_000_000 };
+    comparisons::add(&bench, directory.path(), options.quick, &mut samples)?;
     for round in 0..if options.quick { 5 } else { 15 } {
         progress(&format!("recovery {round}"));
         let rate = |own, received| recovery::rate(directory.path(), own, received).map_err(failed);
@@ -99,6 +111,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let mut goals: Vec<Goal> = [PAIR, SHUFFLED, HANDED].into_iter().map(against).collect();
     let message = of("farfork", MESSAGE);
     goals.push(Goal::median(format!("{MESSAGE}, ns"), MOST_MESSAGE_NS, &message));
+    goals.extend(comparisons::goals(&samples));
     Ok(Report {
         benchmark: "objects",
         quick: options.quick,
@@ -185,11 +198,11 @@ impl Bench {
         samples.add(case, SHUFFLED, NS, self.many(allocator));
     }
 
-    /// The second time, so that the memory is there.
+    /// The last of several times, so that memory is there, and a client that has just opened the region has its lists.
     fn many(&self, allocator: &mut impl Allocator) -> f64 {
         let mut objects = Vec::with_capacity(MANY);
         let mut ns = 0.0;
-        for _ in 0..2 {
+        for _ in 0..TURNS {
             ns = per(MANY, || {
                 for number in 0..MANY {
                     let object = allocator.allocate(64);

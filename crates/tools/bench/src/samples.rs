@@ -56,6 +56,12 @@ impl Samples {
         self.series(case, metric, unit).note = Some(note.to_owned());
     }
 
+    /// Metrics of a case in a unit, in the order of their first values.
+    pub fn metrics(&self, case: &str, unit: &str) -> Vec<&'static str> {
+        let of = |series: &&Series| series.case == case && series.unit == unit;
+        self.series.iter().filter(of).map(|series| series.metric).collect()
+    }
+
     /// The values of a series. Empty if there is none.
     pub fn values(&self, case: &str, metric: &str) -> &[f64] {
         let found = self.series.iter().find(|s| s.case == case && s.metric == metric);

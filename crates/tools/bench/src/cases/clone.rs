@@ -105,7 +105,17 @@ impl CloneOptions {
 /// Calls a profiling clone as often as the parent was called, with different inputs, to record which
 /// pages clones touch.
 pub fn learn(lane: &mut Lane, testbed: &Testbed) -> Result<(), BenchError> {
-    let way = CloneOptions { is_profiled: true, ..CloneOptions::new(lane.warm.cid, Tiering::Mow) };
+    learn_in(lane, testbed, None)
+}
+
+/// The same of the image in another pool than the testbed's.
+pub fn learn_in(
+    lane: &mut Lane,
+    testbed: &Testbed,
+    pool: Option<PathBuf>,
+) -> Result<(), BenchError> {
+    let new = CloneOptions::new(lane.warm.cid, Tiering::Mow);
+    let way = CloneOptions { is_profiled: true, pool, ..new };
     lane.next_round();
     let (number, subject) = (lane.number(), &lane.subject);
     let PendingClone { mut connection, clone } =

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use farfork_checkpoint::{CheckpointOptions, Target, checkpoint};
 
-use super::{RequestNumbers, criu};
+use super::RequestNumbers;
+use crate::criu;
 use crate::error::{BenchError, io};
 use crate::machine::available_bytes;
 use crate::subject::{Subject, Warm};

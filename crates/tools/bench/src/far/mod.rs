@@ -1,14 +1,17 @@
 //! Images of another node: `farfork bench far`.
 //!
 //! ```text
-//!  set up   for each footprint: start, warm, checkpoint; a server of far memory in this process, and a far
-//!           process that reads from it over TCP on the loopback device
-//!  rounds   reads of the far file with nothing cached: 1 │ 32 │ 128 pages at random places │ 64 MiB in order
-//!  rounds   for each footprint: clone from the pool │ far, nothing cached │ far, all cached
+//!  set up   for each footprint: start, warm, checkpoint; for each transport a server of far memory in this
+//!           process, and a far process that reads from it: over TCP on the loopback device, by shared memory
+//!  rounds   for each transport: reads of the far file with nothing cached: 1 │ 32 │ 128 pages at random
+//!           places │ single pages by 1, 4, 16, 32 readers at once │ 64 MiB in order
+//!  rounds   for each footprint: clone from the pool │ for each transport: nothing cached │ all cached │ from a pool
+//!           that has only the parts which a profiling clone touched, and the rest over TCP
 //! ```
 //! Invariants: before a case with nothing cached the kernel has dropped the pages of the image, which is
-//! checked: all bytes are fetched again. Each byte that is read is compared with the pool's.
+//! checked: all bytes are fetched again. With all cached nothing may be fetched. Each byte that is read is compared with the pool's.
 
+mod parts;
 mod reads;
 
 use std::ffi::OsString;
@@ -17,13 +20,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use farfork_far::place::Place;
-use farfork_far::{FarError, FarServer, new_key_at, start};
+use farfork_far::{FarError, FarServer, Offers, new_key_at, start};
 use farfork_pool::Pool;
 use farfork_types::{Cid, PAGE_BYTES, Tiering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{Advice, fadvise};
 
+use self::parts::Parts;
 use crate::cases::clone::{CloneOptions, Memory, measure_as};
 use crate::cases::{Bench, Lane, rounds};
 use crate::error::{BenchError, io};
@@ -38,15 +42,31 @@ use crate::{Options, clones, progress};
 
 const FOOTPRINTS: [u64; 2] = [24, 100];
 const POOL_BYTES: u64 = 1 << 30;
-/// Goal: how much later a clone may start from far memory over TCP than from the pool.
-const MOST_LATER_US: f64 = 2000.0;
 
-const NOTE: &str = "Server and far process are on one machine: TCP on the loopback device, every frame sealed. \
+/// One way to read the server, and how its cases are named.
+struct Transport {
+    name: &'static str,
+    cold: &'static str,
+    cached: &'static str,
+    /// Goal: how much later a clone may start than from the pool, in microseconds.
+    most_later_us: f64,
+}
+
+const TRANSPORTS: [Transport; 2] = [
+    Transport { name: "tcp", cold: "far-cold", cached: "far-cached", most_later_us: 2000.0 },
+    Transport { name: "shm", cold: "shm-cold", cached: "shm-cached", most_later_us: 300.0 },
+];
+
+const NOTE: &str = "Servers and far processes are on one machine: TCP on the loopback device with every frame \
+    sealed (far, tcp), and shared memory (shm). Neither is one-sided. \
     The agent has read each image before: its metadata is not read again.";
 
 /// The far side of a benchmark.
 struct Far {
+    transport: &'static Transport,
     place: Place,
+    address: String,
+    key: PathBuf,
     _server: FarServer,
 }
 
@@ -74,18 +94,34 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
             Err(note) => notes.push(note),
         }
     }
-    let far = Far::start(&testbed)?;
-    let images = lanes.iter().map(|lane| far.image(&testbed, lane.warm.cid));
-    let images = images.collect::<Result<Vec<_>, _>>()?;
+    let fars = TRANSPORTS.iter().map(|transport| Far::start(&testbed, transport));
+    let fars = fars.collect::<Result<Vec<_>, _>>()?;
+    let images = |far: &Far| {
+        lanes.iter().map(|lane| far.image(&testbed, lane.warm.cid)).collect::<Result<Vec<_>, _>>()
+    };
+    let images = fars.iter().map(images).collect::<Result<Vec<_>, _>>()?;
+    let parts = lanes.iter_mut().map(|lane| Parts::new(lane, &testbed, &fars[0]));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let mut samples = Samples::default();
     let mut bench = Bench { testbed: &testbed, samples: &mut samples };
     let count = if options.quick { 5 } else { 31 };
-    rounds(count, &mut bench, |bench| match images.last() {
-        Some(image) => reads::measure(image, bench.samples),
-        None => Ok(()),
+    rounds(count, &mut bench, |bench| {
+        fars.iter().zip(&images).try_for_each(|(far, images)| match images.last() {
+            Some(image) => reads::measure(far.transport.name, image, bench.samples),
+            None => Ok(()),
+        })
     })?;
     rounds(count, &mut bench, |bench| {
-        lanes.iter_mut().zip(&images).try_for_each(|(lane, image)| far.measure(lane, image, bench))
+        lanes.iter_mut().enumerate().try_for_each(|(index, lane)| {
+            lane.next_round();
+            let near = CloneOptions::new(lane.warm.cid, Tiering::Mow);
+            measure_as(lane, bench, &near, "clone", Memory::Elsewhere)?;
+            let with_images = fars.iter().zip(&images);
+            with_images
+                .map(|(far, images)| (far, &images[index]))
+                .try_for_each(|(far, image)| far.measure(lane, image, &near, bench))?;
+            parts[index].measure(lane, bench)
+        })
     })?;
     let goals = lanes.iter().flat_map(|lane| judge(lane, &samples)).collect();
     Ok(Report {
@@ -108,13 +144,18 @@ fn failed(error: FarError) -> BenchError {
 }
 
 impl Far {
-    fn start(testbed: &Testbed) -> Result<Far, BenchError> {
-        let key_path = testbed.path("far.key");
+    fn start(testbed: &Testbed, transport: &'static Transport) -> Result<Far, BenchError> {
+        let key_path = testbed.path(&format!("{}.key", transport.name));
+        let sockets = testbed.path(&format!("{}-sockets", transport.name));
+        std::fs::create_dir_all(&sockets).map_err(io("make", &sockets))?;
+        let local = (transport.name == "shm").then_some(&*sockets);
         let key = new_key_at(&key_path).map_err(failed)?;
-        let server =
-            FarServer::start("127.0.0.1:0", &[testbed.pool().path()], key).map_err(failed)?;
+        let offers = Offers { local, ..Offers::default() };
+        let pools = [testbed.pool().path()];
+        let server = FarServer::start("127.0.0.1:0", &pools, key, None, offers).map_err(failed)?;
         let address = server.address().to_string();
         let place = Place::of(&testbed.path("run"), &address);
+        let (own_address, key) = (address.clone(), key_path.clone());
         let command: [OsString; 11] = [
             crate::program::farfork()?.into(),
             "far".into(),
@@ -129,15 +170,26 @@ impl Far {
             "5000".into(),
         ];
         start::ensure(&place, &command).map_err(failed)?;
-        Ok(Far { place, _server: server })
+        Ok(Far { transport, place, address: own_address, key, _server: server })
     }
 
     fn image(&self, testbed: &Testbed, cid: Cid) -> Result<Image, BenchError> {
         start::find(&self.place, &cid.to_string(), false).map_err(failed)?;
+        self.must_use_its_transport()?;
         let near = testbed.pool().find(cid)?;
         let far = Pool::open(&self.place.pool())?.find(cid)?;
         let copy = |file: &File| file.try_clone().map_err(io("open", self.place.images()));
         Ok(Image { near: copy(near.file())?, far: copy(far.file())?, bytes: near.id.bytes, cid })
+    }
+
+    fn must_use_its_transport(&self) -> Result<(), BenchError> {
+        let status = start::status(&self.place).map_err(failed)?;
+        let name = self.transport.name;
+        if status.images.iter().all(|image| image.transport.as_deref() == Some(name)) {
+            return Ok(());
+        }
+        let reason = "the far process uses another transport".to_owned();
+        Err(BenchError::Answer { case: name.to_owned(), reason })
     }
 
     fn fetched(&self, cid: Cid) -> Result<u64, BenchError> {
@@ -166,17 +218,16 @@ impl Far {
         &self,
         lane: &mut Lane,
         image: &Image,
+        near: &CloneOptions,
         bench: &mut Bench<'_>,
     ) -> Result<(), BenchError> {
-        lane.next_round();
-        let near = CloneOptions::new(image.cid, Tiering::Mow);
+        let Transport { cold, cached, .. } = self.transport;
         let far = CloneOptions { pool: Some(self.place.pool()), ..near.clone() };
-        measure_as(lane, bench, &near, "clone", Memory::Elsewhere)?;
         image.drop_cached()?;
         let before = self.fetched(image.cid)?;
-        measure_as(lane, bench, &far, COLD, Memory::Elsewhere)?;
+        measure_as(lane, bench, &far, cold, Memory::Elsewhere)?;
         let fetched = self.fetched(image.cid)? - before;
-        let case = lane.subject.case(COLD);
+        let case = lane.subject.case(cold);
         bench.samples.add(&case, "fetched", "KiB", fetched as f64 / 1024.0);
         if fetched == 0 {
             let reason =
@@ -184,20 +235,35 @@ impl Far {
             return Err(BenchError::Answer { case, reason });
         }
         self.prefetch(image)?;
-        measure_as(lane, bench, &far, CACHED, Memory::Elsewhere)
+        let before = self.fetched(image.cid)?;
+        measure_as(lane, bench, &far, cached, Memory::Elsewhere)?;
+        let (case, again) = (lane.subject.case(cached), self.fetched(image.cid)? - before);
+        bench.samples.add(&case, "fetched", "KiB", again as f64 / 1024.0);
+        if again > 0 {
+            let reason = format!("{again} bytes were fetched that another clone had fetched");
+            return Err(BenchError::Answer { case, reason });
+        }
+        Ok(())
     }
 }
 
-const COLD: &str = "far-cold";
-const CACHED: &str = "far-cached";
-
 impl Drop for Far {
     fn drop(&mut self) {
-        let holder = start::status(&self.place).map(|status| status.holder_pid);
-        // It refuses while the agent has an image open. Without its holder the file system goes.
-        if let (Err(_), Ok(holder)) = (start::stop(&self.place), holder) {
-            let _ = kill(Pid::from_raw(holder.cast_signed()), Signal::SIGKILL);
-        }
+        end(&self.place);
+    }
+}
+
+/// Unmounts what is mounted at `place`.
+fn end(place: &Place) {
+    let status = start::status(place);
+    // It refuses while the agent has an image open. With both processes the file system goes: one alone goes on.
+    if let (Err(_), Ok(status)) = (start::stop(place), status) {
+        let send = |pid: u32, signal| {
+            let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+        };
+        send(status.pid, Signal::SIGSTOP);
+        send(status.holder_pid, Signal::SIGKILL);
+        send(status.pid, Signal::SIGKILL);
     }
 }
 
@@ -213,10 +279,13 @@ impl Image {
 fn judge(lane: &Lane, samples: &Samples) -> Vec<Goal> {
     let of = |start: &str| samples.values(&lane.subject.case(start), clones::RESTORE);
     let near = of("clone");
-    let goal = |start: &str| {
+    let goal = |start: &str, most: f64| {
         let later: Vec<f64> = of(start).iter().zip(near).map(|(far, near)| far - near).collect();
         let goal = format!("{}: {start} starts later than from the pool, us", lane.subject.name);
-        Goal::median(goal, MOST_LATER_US, &later)
+        Goal::median(goal, most, &later)
     };
-    vec![goal(COLD), goal(CACHED)]
+    let of_transport = |transport: &Transport| {
+        [transport.cold, transport.cached].map(|start| goal(start, transport.most_later_us))
+    };
+    TRANSPORTS.iter().flat_map(of_transport).collect()
 }

@@ -11,11 +11,19 @@ use rustix::fs::{Advice, fadvise};
 use super::Image;
 use crate::error::{BenchError, io};
 use crate::samples::Samples;
+use crate::stats::percentile;
 
 const BATCHES: [(u64, &str); 3] = [
     (1, "random read of 1 page"),
     (32, "random read of 32 pages"),
     (128, "random read of 128 pages"),
+];
+/// Readers at once, each of pages that no other reads.
+const AT_ONCE: [(u64, &str); 4] = [
+    (1, "P99 of reads of 1 page, 1 reader"),
+    (4, "P99 of reads of 1 page, 4 readers"),
+    (16, "P99 of reads of 1 page, 16 readers"),
+    (32, "P99 of reads of 1 page, 32 readers"),
 ];
 const SEQUENTIAL: &str = "64 MiB in order";
 /// Reads of one size in one round.
@@ -24,17 +32,22 @@ const WHOLE_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 const CASE: &str = "far file";
 
-/// Measures once.
-pub fn measure(image: &Image, samples: &mut Samples) -> Result<(), BenchError> {
+/// Measures once, by this transport.
+pub fn measure(transport: &str, image: &Image, samples: &mut Samples) -> Result<(), BenchError> {
+    let case = &format!("{CASE}, {transport}");
     for (pages, metric) in BATCHES {
         image.drop_cached()?;
         advise(&image.far, Advice::Random)?;
-        samples.add(CASE, metric, "us", batch_us(image, pages)?);
+        samples.add(case, metric, "us", batch_us(image, pages)?);
+    }
+    for (readers, metric) in AT_ONCE {
+        image.drop_cached()?;
+        samples.add(case, metric, "us", percentile(&at_once_us(image, readers)?, 99));
     }
     image.drop_cached()?;
     advise(&image.far, Advice::Normal)?;
-    samples.add(CASE, SEQUENTIAL, "MB/s", in_order(&image.far, image)?);
-    samples.add("the same, cached", SEQUENTIAL, "MB/s", in_order(&image.far, image)?);
+    samples.add(case, SEQUENTIAL, "MB/s", in_order(&image.far, image)?);
+    samples.add(&format!("{case}, cached"), SEQUENTIAL, "MB/s", in_order(&image.far, image)?);
     samples.add("pool file", SEQUENTIAL, "MB/s", in_order(&image.near, image)?);
     Ok(())
 }
@@ -60,6 +73,35 @@ fn batch_us(image: &Image, pages: u64) -> Result<f64, BenchError> {
         compare(&into, &expected)?;
     }
     Ok(ns as f64 / 1000.0 / reads as f64)
+}
+
+/// Microseconds of each read of so many readers.
+fn at_once_us(image: &Image, readers: u64) -> Result<Vec<f64>, BenchError> {
+    let places = image.bytes / PAGE_BYTES;
+    let step = places / (readers * READS).min(places);
+    let read_all = |reader: u64| -> Result<Vec<f64>, BenchError> {
+        let mut each = Vec::new();
+        let (mut into, mut expected) = ([0; PAGE_BYTES as usize], [0; PAGE_BYTES as usize]);
+        for read in 0..READS {
+            let at = (read * readers + reader) * step % places * PAGE_BYTES;
+            let begun = Instant::now();
+            image.far.read_exact_at(&mut into, at).map_err(io("read", "a far image"))?;
+            each.push(begun.elapsed().as_nanos() as f64 / 1000.0);
+            image.near.read_exact_at(&mut expected, at).map_err(io("read", "an image"))?;
+            compare(&into, &expected)?;
+        }
+        Ok(each)
+    };
+    let each = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..readers).map(|n| scope.spawn(move || read_all(n))).collect();
+        let ended = readers.into_iter().map(|reader| {
+            let panicked =
+                || Err(io("read", "a far image")(std::io::Error::other("a reader panicked")));
+            reader.join().unwrap_or_else(|_| panicked())
+        });
+        ended.collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(each.concat())
 }
 
 fn in_order(file: &File, image: &Image) -> Result<f64, BenchError> {

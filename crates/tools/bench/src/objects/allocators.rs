@@ -33,6 +33,20 @@ pub(super) fn touch(object: NonNull<u8>, word: u64) {
     unsafe { object.cast().write_volatile(word) }
 }
 
+/// Writes another word of an object.
+#[inline]
+pub(super) fn touch_word(object: NonNull<u8>, word: usize, value: u64) {
+    // SAFETY: callers pass words of their objects, which are at multiples of 8.
+    unsafe { object.cast::<u64>().add(word).write_volatile(value) }
+}
+
+/// Reads a word of an object.
+#[inline]
+pub(super) fn word_of(object: NonNull<u8>, word: usize) -> u64 {
+    // SAFETY: as above.
+    unsafe { object.cast::<u64>().add(word).read_volatile() }
+}
+
 /// mimalloc, in memory of this process.
 pub(super) struct Mimalloc;
 

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -68,7 +68,7 @@ impl Herds {
         let case = self.case();
         let (megabytes, touched) = HERD;
         let parent = Parent::start(program, &case, megabytes, touched)?;
-        let handle = parent.prepare(testbed)?;
+        let handle = parent.prepare(testbed, &TCP)?;
         let begun = Instant::now();
         for _ in 0..self.children / self.at_once {
             progress(&format!("{} children of one seed", self.at_once));
@@ -90,15 +90,33 @@ pub fn program(testbed: &Testbed) -> Result<PathBuf, BenchError> {
     Ok(program)
 }
 
-/// One clone on demand and one fetched whole, of a new seed each, for each size and each share.
+/// The way of most clones.
+const TCP: [&str; 1] = ["--tcp-only"];
+/// What a clone is given that has pages of an earlier one first. Both have caches of their own.
+const LEARNED: [&str; 3] = ["--no-cache", "--push-ms", "10000"];
+/// More than nodes take to have a keeper know which pages clones needed.
+const LEARNING: Duration = Duration::from_millis(1200);
+
+/// One clone in each way, of a new seed each, for each size and each share.
 pub fn measure(testbed: &Testbed, program: &Path, samples: &mut Samples) -> Result<(), BenchError> {
     for (megabytes, touched) in SIZES_MB.into_iter().flat_map(|mb| TOUCHED.map(|part| (mb, part))) {
-        for (what, options) in
-            [("on demand", &["--no-prefetch"][..]), ("adaptive", &[]), ("whole", &["--eager"])]
-        {
+        for (what, options, transport) in [
+            ("on demand", &["--no-prefetch"][..], &TCP[..]),
+            ("adaptive", &[], &TCP),
+            ("adaptive, shm", &[], &[]),
+            ("pages of an earlier clone first, mount included", &LEARNED, &TCP),
+            ("whole", &["--eager"], &TCP),
+        ] {
             let case = format!("micro-{megabytes}M-{touched}/{what}");
             let parent = Parent::start(program, &case, megabytes, touched)?;
-            let handle = parent.prepare(testbed)?;
+            let handle = parent.prepare(testbed, transport)?;
+            if options == LEARNED {
+                let alone = ["--no-cache", "--no-prefetch"];
+                let mut earlier = Herd::start(testbed, &parent, &handle, 1, &alone)?;
+                earlier.await_answers()?;
+                std::thread::sleep(LEARNING);
+                earlier.end()?;
+            }
             let begun = Instant::now();
             let mut clone = Herd::start(testbed, &parent, &handle, 1, options)?;
             clone.await_answers()?;
@@ -143,10 +161,10 @@ impl Parent {
         }
     }
 
-    fn prepare(&self, testbed: &Testbed) -> Result<String, BenchError> {
+    fn prepare(&self, testbed: &Testbed, more: &[&str]) -> Result<String, BenchError> {
         let pid = self.child.id().to_string();
         let arguments = ["prepare", "--json", "--listen", "127.0.0.1", "--pid", &pid];
-        let (seed, _) = farfork(testbed, &self.case, &arguments)?;
+        let (seed, _) = farfork(testbed, &self.case, &[&arguments[..], more].concat())?;
         Ok(seed["handle"].as_str().unwrap_or_default().to_owned())
     }
 }

@@ -35,7 +35,7 @@ impl Workload {
             ..farfork_policy::Settings::default()
         };
         let Workload { nodes, node_bytes, .. } = *self;
-        Settings { nodes, node_bytes, pool_bytes: 1 << 44, policies }
+        Settings { nodes, node_bytes, pool_bytes: 1 << 44, policies, ..Settings::default() }
     }
 
     /// The functions, ten of each owner.
@@ -68,6 +68,7 @@ impl Workload {
                 arrival_us: request / count * PERIOD_US + at_us,
                 function,
                 duration_us: RUN_US,
+                payload_bytes: 0,
             }
         })
     }

@@ -3,32 +3,35 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::vm;
-use farfork_minivmm::{Backing, Monitor, PAGE_BYTES, Pattern, Walk};
+use farfork_minivmm::{Backing, Monitor, PAGE_BYTES};
 use farfork_pool::Pool;
 use rustix::fs::{Advice, fadvise};
+use serde_json::Value;
 use tempfile::TempDir;
 
+use super::far::{NearNode, OtherNode};
 use super::handler::{Handler, WorkingSet, runs};
+use super::scene::{Guests, Scene};
 use super::serve::Serve;
 use super::{
-    AT_ONCE, FAASNAP, FAASNAP_COLD, FARFORK, FILE_COLD, IN_ORDER, JUMPING, NAME, PLAIN, REAP,
-    REAP_COLD, RESIDENT, UNRECORDED, WHOLE, failed,
+    ALL_FAR, AT_ONCE, COLD_FAR, FAASNAP, FAASNAP_COLD, FARFORK, FILE_COLD, HUGE, NAME, PLAIN, REAP,
+    REAP_COLD, RESIDENT, UNRECORDED, failed,
 };
 use crate::error::{BenchError, io};
+use crate::program;
 
-/// The share of pages of zeros is the one that Aquifer reports of real snapshots.
-const PATTERN: Pattern =
-    Pattern { memory_bytes: 128 << 20, zero_permille: 828, group_pages: 4, seed: 11 };
-const POOL_BYTES: u64 = 256 << 20;
+const POOL_BYTES: u64 = 512 << 20;
 /// FaaSnap maps regions as one that lie so near to each other.
 const REGION_GAP: u64 = 32 * PAGE_BYTES;
 
-/// What there is for one walk.
+/// What there is for one task.
 struct Recorded {
     farfork: Serve,
     reap: Handler,
@@ -38,44 +41,64 @@ struct Recorded {
     cold: WorkingSet,
 }
 
+/// Nodes that do not have all of the snapshot. The order is that in which they go.
+struct Far {
+    cold: NearNode,
+    all: NearNode,
+    _other: OtherNode,
+}
+
+/// Times of one restore.
+pub struct Restored {
+    /// Milliseconds until the guest has done its task.
+    pub ms: f64,
+    /// The same for doing it once more.
+    pub again_ms: f64,
+    /// Pages per second of the replay.
+    pub pages_per_s: Option<f64>,
+}
+
 /// Everything that is measured.
 pub struct Bed {
-    directory: TempDir,
-    disk: TempDir,
+    far: Option<Far>,
     unrecorded: Serve,
     plain: Handler,
     recorded: Vec<Recorded>,
     /// Parts of the memory file that hold something.
     regions: Vec<(u64, u64)>,
-    /// Metric, walk, and what the guest has to read.
-    pub walks: Vec<(&'static str, Walk, u64)>,
-    /// What a reader has to know.
-    pub notes: Vec<String>,
+    /// What the guests do.
+    pub guests: Guests,
+    directory: TempDir,
+    disk: TempDir,
 }
 
 impl Bed {
-    /// Makes a snapshot, starts all servers, and has each walk recorded.
-    pub fn new() -> Result<Bed, BenchError> {
+    /// Makes a snapshot, starts all servers, and has each task recorded.
+    pub fn new(scene: &Scene) -> Result<Bed, BenchError> {
         let directory =
             tempfile::tempdir_in("/dev/shm").map_err(io("make a directory in", "/dev/shm"))?;
         let disk = tempfile::tempdir().map_err(io("make a directory in", "the temporary files"))?;
         let path = |name: &str| directory.path().join(name);
         let (state, memory) = (path("state"), path("memory"));
         let pool = Pool::create(&path("pool"), POOL_BYTES)?;
-        let mut monitor = Monitor::start(&PATTERN, 1).map_err(failed)?;
+        let (monitor, guests) = scene.start()?;
         monitor.snapshot(&state, &memory).map_err(failed)?;
+        drop(monitor);
         let on_disk = disk.path().join("memory");
         std::fs::copy(&memory, &on_disk).map_err(io("copy the memory to", &on_disk))?;
-        let notes = vec![import(&pool, &state, &memory, "unrecorded", monitor.has_kvm())?];
-        let regions = regions(&memory)?;
-        let walks = walks(&mut monitor)?;
+        write_out(&on_disk)?;
+        import(&pool, &state, &memory, "unrecorded")?;
+        let bytes: Arc<[u8]> = std::fs::read(&memory).map_err(io("read", &memory))?.into();
         let unrecorded = Serve::start(directory.path(), "unrecorded", &["--no-record"])?;
-        let plain = Handler::start(&path("plain"), &memory, None)?;
-        let recorded = Vec::new();
-        let mut bed = Bed { directory, disk, unrecorded, plain, recorded, regions, walks, notes };
-        for number in 0..bed.walks.len() {
-            let recorded = bed.record(&pool, number)?;
+        let plain = Handler::start(&path("plain"), &bytes, None)?;
+        let (regions, recorded, far) = (regions(&bytes), Vec::new(), None);
+        let mut bed = Bed { far, unrecorded, plain, recorded, regions, guests, directory, disk };
+        for number in 0..bed.guests.tasks.len() {
+            let recorded = bed.record(&pool, number, &bytes)?;
             bed.recorded.push(recorded);
+        }
+        if scene.is_recorded() {
+            bed.far = Some(bed.move_away()?);
         }
         Ok(bed)
     }
@@ -85,94 +108,131 @@ impl Bed {
     }
 
     /// Has one machine of each kind recorded.
-    fn record(&self, pool: &Pool, number: usize) -> Result<Recorded, BenchError> {
+    fn record(
+        &self,
+        pool: &Pool,
+        number: usize,
+        bytes: &Arc<[u8]>,
+    ) -> Result<Recorded, BenchError> {
         let (state, memory) = (self.path("state"), self.path("memory"));
         let run = |socket: &Path| {
-            let (_, walk, expected) = &self.walks[number];
             let mut monitor = Monitor::restore(&state, Backing::Uffd(socket)).map_err(failed)?;
-            let found = monitor.walk(walk).map_err(failed)?;
-            if found == *expected { Ok(()) } else { Err(failed("the guest read other bytes")) }
+            self.guests.run(&mut monitor, &self.guests.tasks[number])
         };
         run(&self.plain.socket)?;
         let faults = self.plain.take_faults();
         let name = |kind: &str| format!("{kind}-{number}");
         let set = WorkingSet::write(&self.path(&name("set")), &memory, &faults)?;
         let cold = WorkingSet::write(&self.disk.path().join(name("set")), &memory, &faults)?;
-        let reap = Handler::start(&self.path(&name("reap")), &memory, Some(set.clone()))?;
-        let reap_cold = Handler::start(&self.path(&name("cold")), &memory, Some(cold.clone()))?;
+        write_out(&cold.path)?;
+        let reap = Handler::start(&self.path(&name("reap")), bytes, Some(set.clone()))?;
+        let reap_cold = Handler::start(&self.path(&name("cold")), bytes, Some(cold.clone()))?;
         // An image of its own, so that it has a record of its own.
         let tag = number.to_string();
-        import(pool, &state, &memory, &tag, true)?;
+        import(pool, &state, &memory, &tag)?;
         let farfork = Serve::start(self.directory.path(), &tag, &[])?;
         run(&farfork.socket)?;
         farfork.wait("ended")?;
         Ok(Recorded { farfork, reap, reap_cold, set, cold })
     }
 
-    /// Restores a machine and runs it to its end: milliseconds, and those of running it once more.
-    pub fn restore(&self, case: &str, number: usize) -> Result<(f64, f64), BenchError> {
-        let (metric, walk, expected) = &self.walks[number];
-        let recorded = &self.recorded[number];
-        let (memory, on_disk) = (self.path("memory"), self.disk.path().join("memory"));
-        let backing = match case {
-            PLAIN => Backing::Uffd(&self.plain.socket),
-            REAP => Backing::Uffd(&recorded.reap.socket),
-            REAP_COLD => Backing::Uffd(&recorded.reap_cold.socket),
-            UNRECORDED => Backing::Uffd(&self.unrecorded.socket),
-            AT_ONCE | FARFORK => Backing::Uffd(&recorded.farfork.socket),
-            RESIDENT => Backing::Resident(&memory),
-            FAASNAP => Backing::Regions(&memory, &self.regions),
-            FAASNAP_COLD => Backing::Regions(&on_disk, &self.regions),
-            FILE_COLD => Backing::File(&on_disk),
-            _ => Backing::File(&memory),
-        };
-        drop_cached(&[&on_disk, &recorded.cold.path])?;
+    /// Has two other nodes pull the recorded image, repacked, and move parts of it away again.
+    fn move_away(&self) -> Result<Far, BenchError> {
+        let image = format!("{NAME}:0");
+        self.farfork(&["vm", "repack", &image])?;
+        let other = OtherNode::start(self.directory.path())?;
+        let (cold, all) = (other.near("0", "cold-far", false)?, other.near("0", "all-far", true)?);
+        Ok(Far { cold, all, _other: other })
+    }
+
+    fn farfork(&self, words: &[&str]) -> Result<Vec<u8>, BenchError> {
+        let program = program::farfork()?;
+        let mut command = Command::new(&program);
+        command.args(words).env("FARFORK_POOL", self.path("pool")).stderr(Stdio::null());
+        let output = command.output().map_err(io("run", &program))?;
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(failed(format!("farfork {words:?} failed"))),
+        }
+    }
+
+    /// What `farfork vm show` has of the recorded image.
+    pub fn shown(&self) -> Result<Value, BenchError> {
+        let shown = self.farfork(&["vm", "show", &format!("{NAME}:0"), "--json"])?;
+        serde_json::from_slice(&shown).map_err(failed)
+    }
+
+    /// Whether a case can be measured here; else why not.
+    pub fn lacks(&self, case: &str) -> Option<String> {
+        let far = [COLD_FAR, ALL_FAR].contains(&case) && self.far.is_none();
+        let memory = std::fs::metadata(self.path("memory")).map_or(0, |found| found.len());
+        let free = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+        let free = std::fs::read_to_string(free).ok().and_then(|free| free.trim().parse().ok());
+        let (free, wanted) = (free.unwrap_or(0u64), memory >> 21);
+        match case {
+            HUGE if free < wanted => Some(format!(
+                "not measured: {free} huge pages are set aside (vm.nr_hugepages), {wanted} are needed"
+            )),
+            _ if far => Some("not measured: only of recorded workloads".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Restores a machine and has it do a task.
+    pub fn restore(&self, case: &str, number: usize) -> Result<Restored, BenchError> {
+        let (task, recorded) = (&self.guests.tasks[number], &self.recorded[number]);
+        let far = self.far_server(case)?;
+        let backing = self.files(number);
+        let (socket, backing) = (far.as_ref().map(|serve| serve.socket.as_path()), backing);
+        let backing = backing.of(case, socket);
+        self.drop_cached(recorded)?;
         let mut begun = Instant::now();
+        let on_disk = self.disk.path().join("memory");
         let loading = (case == FAASNAP_COLD).then(|| load(&on_disk, &recorded.set.runs));
         let mut monitor = Monitor::restore(&self.path("state"), backing).map_err(failed)?;
+        let serve = far.as_ref().unwrap_or(&recorded.farfork);
+        let mut pages_per_s = None;
         match case {
-            FARFORK => drop(recorded.farfork.wait("filled")?),
+            FARFORK | HUGE | COLD_FAR | ALL_FAR => {
+                let filled = serve.wait("filled")?;
+                let number = |key: &str| filled[key].as_f64().unwrap_or(0.0);
+                pages_per_s = Some(number("pages") / number("took_ms") * 1e3);
+            }
             REAP => recorded.reap.wait()?,
             REAP_COLD => recorded.reap_cold.wait()?,
             // Mapping all of it is not what the bound is about.
             RESIDENT => begun = Instant::now(),
             _ => {}
         }
-        let found = monitor.walk(walk).map_err(failed)?;
+        self.guests.run(&mut monitor, task)?;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
-        if found != *expected {
-            let reason = format!("{metric}: the guest has read other bytes");
-            return Err(BenchError::Answer { case: case.to_owned(), reason });
-        }
         begun = Instant::now();
-        monitor.walk(walk).map_err(failed)?;
-        let again = begun.elapsed().as_secs_f64() * 1e3;
+        self.guests.go(&mut monitor, task)?;
+        let again_ms = begun.elapsed().as_secs_f64() * 1e3;
         drop(monitor);
-        if [AT_ONCE, FARFORK].contains(&case) {
-            recorded.farfork.wait("ended")?;
+        if far.is_some() || [AT_ONCE, FARFORK, HUGE].contains(&case) {
+            serve.wait("ended")?;
         }
         loading.map(thread::JoinHandle::join);
-        Ok((ms, again))
+        Ok(Restored { ms, again_ms, pages_per_s })
     }
 
     /// Restores many machines at once, each of which runs as soon as it can: milliseconds until the last has
     /// ended.
     pub fn restore_crowd(&self, case: &str, machines: usize) -> Result<f64, BenchError> {
-        let (_, walk, expected) = &self.walks[0];
-        let (state, memory) = (self.path("state"), self.path("memory"));
-        let recorded = &self.recorded[0];
-        let backing = match case {
-            PLAIN => Backing::Uffd(&self.plain.socket),
-            REAP => Backing::Uffd(&recorded.reap.socket),
-            AT_ONCE => Backing::Uffd(&recorded.farfork.socket),
-            _ => Backing::File(&memory),
-        };
+        let (guests, recorded) = (&self.guests, &self.recorded[0]);
+        let task = &guests.tasks[0];
+        let (state, far) = (self.path("state"), self.far_server(case)?);
+        let files = self.files(0);
+        let backing = files.of(case, far.as_ref().map(|serve| serve.socket.as_path()));
+        self.drop_cached(recorded)?;
         let begun = Instant::now();
+        let loading = (case == FAASNAP_COLD)
+            .then(|| load(&self.disk.path().join("memory"), &recorded.set.runs));
         thread::scope(|threads| {
             let run = || {
                 let mut monitor = Monitor::restore(&state, backing).map_err(failed)?;
-                let found = monitor.walk(walk).map_err(failed)?;
-                if found == *expected { Ok(()) } else { Err(failed("the guest read other bytes")) }
+                guests.run(&mut monitor, task)
             };
             let running: Vec<_> = (0..machines).map(|_| threads.spawn(run)).collect();
             running.into_iter().try_for_each(|one| match one.join() {
@@ -181,61 +241,76 @@ impl Bed {
             })
         })?;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
+        loading.map(thread::JoinHandle::join);
         for _ in 0..machines {
             match case {
-                AT_ONCE => drop(recorded.farfork.wait("ended")?),
                 REAP => recorded.reap.wait()?,
-                _ => {}
+                AT_ONCE => drop(recorded.farfork.wait("ended")?),
+                _ => drop(far.as_ref().map(|serve| serve.wait("ended")).transpose()?),
             }
         }
         Ok(ms)
     }
+
+    /// A page server of its own for a case whose pages lie on another node.
+    fn far_server(&self, case: &str) -> Result<Option<Serve>, BenchError> {
+        let Some(far) = &self.far else { return Ok(None) };
+        match case {
+            COLD_FAR => far.cold.serve().map(Some),
+            ALL_FAR => far.all.serve().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn files(&self, number: usize) -> Files<'_> {
+        let [memory, on_disk] = [self.path("memory"), self.disk.path().join("memory")];
+        Files { bed: self, recorded: &self.recorded[number], memory, on_disk }
+    }
+
+    fn drop_cached(&self, recorded: &Recorded) -> Result<(), BenchError> {
+        drop_cached(&[&self.disk.path().join("memory"), &recorded.cold.path])
+    }
 }
 
-fn import(
-    pool: &Pool,
-    state: &Path,
-    memory: &Path,
-    tag: &str,
-    has_kvm: bool,
-) -> Result<String, BenchError> {
-    let begun = Instant::now();
-    let made = vm::import(pool, Some("bench"), state, memory, &mut |_, _, _| ());
-    let made = made.map_err(failed)?;
+/// Where the memory of the machines of each case comes from.
+struct Files<'a> {
+    bed: &'a Bed,
+    recorded: &'a Recorded,
+    memory: PathBuf,
+    on_disk: PathBuf,
+}
+
+impl Files<'_> {
+    fn of<'a>(&'a self, case: &str, far: Option<&'a Path>) -> Backing<'a> {
+        let (recorded, memory, on_disk) = (self.recorded, &self.memory, &self.on_disk);
+        match case {
+            PLAIN => Backing::Uffd(&self.bed.plain.socket),
+            REAP => Backing::Uffd(&recorded.reap.socket),
+            REAP_COLD => Backing::Uffd(&recorded.reap_cold.socket),
+            UNRECORDED => Backing::Uffd(&self.bed.unrecorded.socket),
+            AT_ONCE | FARFORK => Backing::Uffd(&recorded.farfork.socket),
+            HUGE => Backing::HugeUffd(&recorded.farfork.socket),
+            RESIDENT => Backing::Resident(memory),
+            FAASNAP => Backing::Regions(memory, &self.bed.regions),
+            FAASNAP_COLD => Backing::Regions(on_disk, &self.bed.regions),
+            FILE_COLD => Backing::File(on_disk),
+            _ => far.map_or(Backing::File(memory), Backing::Uffd),
+        }
+    }
+}
+
+fn import(pool: &Pool, state: &Path, memory: &Path, tag: &str) -> Result<(), BenchError> {
+    let made = vm::import(pool, Some("bench"), state, memory, None, &mut |_, _, _| ());
     let name = format!("{NAME}:{tag}").parse().map_err(failed)?;
-    Catalog::of(pool).set(&name, made.cid)?;
-    Ok(format!(
-        "A memory of {} MiB, {:.1} % zeros; the image takes {:.1} MiB of the pool; imported in {:.0} ms. A {} \
-         runs the guest.",
-        made.raw_bytes >> 20,
-        100.0 - 100.0 * made.stored_bytes as f64 / made.raw_bytes as f64,
-        made.pool_bytes as f64 / f64::from(1 << 20),
-        begun.elapsed().as_secs_f64() * 1e3,
-        if has_kvm { "vCPU of KVM" } else { "thread of the host (there is no KVM)" },
-    ))
-}
-
-/// Metric, walk, and what the guest reads, for each walk.
-fn walks(monitor: &mut Monitor) -> Result<Vec<(&'static str, Walk, u64)>, BenchError> {
-    let pages = PATTERN.pages();
-    let in_order = Walk { count: pages / 10, first: pages / 4, ..Walk::whole(pages) };
-    let walks = [
-        (JUMPING, Walk::jumping(pages, pages / 10)),
-        (IN_ORDER, in_order),
-        (WHOLE, Walk::whole(pages)),
-    ];
-    let expected =
-        |(metric, walk): (_, Walk)| Ok((metric, walk, monitor.walk(&walk).map_err(failed)?));
-    walks.into_iter().map(expected).collect()
+    Ok(Catalog::of(pool).set(&name, made.map_err(failed)?.cid).map(drop)?)
 }
 
 /// Parts of the memory file that are not zeros.
-fn regions(memory: &Path) -> Result<Vec<(u64, u64)>, BenchError> {
-    let bytes = std::fs::read(memory).map_err(io("read", memory))?;
+fn regions(bytes: &[u8]) -> Vec<(u64, u64)> {
     let pages = bytes.chunks(PAGE_BYTES as usize).enumerate();
     let stored = pages.filter(|(_, page)| page.iter().any(|byte| *byte != 0));
     let stored: Vec<u64> = stored.map(|(page, _)| page as u64 * PAGE_BYTES).collect();
-    Ok(runs(&stored, REGION_GAP))
+    runs(&stored, REGION_GAP)
 }
 
 /// Reads parts of a file, so that the page cache has them.
@@ -249,11 +324,16 @@ fn load(path: &Path, parts: &[(u64, u64)]) -> thread::JoinHandle<()> {
     })
 }
 
-/// Writes files to their disk and drops them from the page cache.
+/// Writes a file to its disk: pages that are not written are not dropped.
+fn write_out(path: &Path) -> Result<(), BenchError> {
+    let file = File::open(path).map_err(io("open", path))?;
+    file.sync_all().map_err(io("write to its disk", path))
+}
+
+/// Drops files from the page cache.
 fn drop_cached(paths: &[&Path]) -> Result<(), BenchError> {
     for path in paths {
         let file = File::open(path).map_err(io("open", path))?;
-        file.sync_all().map_err(io("write to its disk", path))?;
         let dropped = fadvise(&file, 0, None, Advice::DontNeed);
         dropped.map_err(|errno| io("drop from the page cache", path)(errno.into()))?;
     }

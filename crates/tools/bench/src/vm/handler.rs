@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -70,30 +70,35 @@ pub fn runs(offsets: &[u64], gap: u64) -> Vec<(u64, u64)> {
     runs
 }
 
-/// A handler that listens at a socket as long as this process lives.
+/// A handler that listens at a socket until it is dropped.
 pub struct Handler {
     /// Where.
     pub socket: PathBuf,
     /// Offsets of faults of the last machine, in order.
     faults: Arc<Mutex<Vec<u64>>>,
     filled: Receiver<()>,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Handler {
-    /// Starts one for a memory file, all of which it has in memory.
+    /// Starts one for the bytes of a memory file.
     pub fn start(
         socket: &Path,
-        memory: &Path,
+        memory: &Arc<[u8]>,
         set: Option<WorkingSet>,
     ) -> Result<Handler, BenchError> {
         let listener = UnixListener::bind(socket).map_err(io("listen at", socket))?;
-        let memory = std::fs::read(memory).map_err(io("read", memory))?;
-        let memory: Arc<[u8]> = memory.into();
+        let memory = Arc::clone(memory);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
         let faults = Arc::new(Mutex::new(Vec::new()));
         let (sender, filled) = channel();
         let recorded = Arc::clone(&faults);
         thread::spawn(move || {
             for machine in listener.incoming().map_while(Result::ok) {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
                 let (memory, faults) = (Arc::clone(&memory), Arc::clone(&recorded));
                 let (set, sender) = (set.clone(), sender.clone());
                 thread::spawn(move || {
@@ -103,7 +108,7 @@ impl Handler {
                 });
             }
         });
-        Ok(Handler { socket: socket.to_owned(), faults, filled })
+        Ok(Handler { socket: socket.to_owned(), faults, filled, is_over })
     }
 
     /// Waits until the working set of a machine is there.
@@ -122,6 +127,14 @@ impl Handler {
             drop(faults);
             thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        // Wakes the thread, which lets go of the memory.
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = UnixStream::connect(&self.socket);
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Starts it for the image with this tag.
+    /// Starts it for the image with this tag, with the pool and the run directory of a node in `directory`.
     pub fn start(directory: &Path, tag: &str, options: &[&str]) -> Result<Serve, BenchError> {
         let program = program::farfork()?;
         let socket = directory.join(format!("socket-{tag}"));
@@ -34,6 +34,7 @@ impl Serve {
         command.args(["vm", "serve"]).arg(format!("{NAME}:{tag}")).arg("--socket").arg(&socket);
         command.arg("--json").args(options);
         command.env("FARFORK_POOL", directory.join("pool"));
+        command.env("FARFORK_RUN", directory.join("run"));
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(io("start", &program))?;
         let stdout = child.stdout.take();

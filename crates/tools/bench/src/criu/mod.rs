@@ -15,11 +15,8 @@ use std::rc::Rc;
 
 use command_fds::{CommandFdExt, FdMapping};
 
-use super::{Bench, Calls, Lane, Started, metric};
 use crate::error::{BenchError, io};
-use crate::exchange::{Connection, now_ns, us_since};
-use crate::protocol::Answerer;
-use crate::samples::Samples;
+use crate::exchange::{now_ns, us_since};
 use crate::subject::{LISTEN_FD, Server, Subject};
 use crate::usage;
 pub use program::Program;
@@ -28,12 +25,11 @@ use stats::DumpStats;
 /// For dump and restore: no cgroups, no build ids and no log, which would only cost time.
 const OPTIONS: [&str; 5] =
     ["--shell-job", "--manage-cgroups=ignore", "--file-validation", "filesize", "-v0"];
-const PAGE: f64 = 4096.0;
-
 /// Images of the warm process.
 #[derive(Debug)]
 pub struct Images {
-    program: Rc<Program>,
+    /// The program that has made them.
+    pub program: Rc<Program>,
     directory: PathBuf,
     /// Inode of the listening socket in the images.
     listener_inode: u64,
@@ -42,9 +38,11 @@ pub struct Images {
 }
 
 /// Time and statistics of a dump.
-struct Dump {
-    us: f64,
-    stats: DumpStats,
+pub struct Dump {
+    /// How long the program took.
+    pub us: f64,
+    /// What it says itself.
+    pub stats: DumpStats,
 }
 
 impl Images {
@@ -62,7 +60,7 @@ impl Images {
     }
 
     /// Links the socket of the warm process at its path again.
-    fn relink_socket(&self, server: &Server) -> Result<(), BenchError> {
+    pub fn relink_socket(&self, server: &Server) -> Result<(), BenchError> {
         if server.socket.exists() {
             return Ok(());
         }
@@ -76,7 +74,8 @@ fn socket_inode(pid: i32) -> Option<u64> {
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-fn dump(program: &Program, directory: &Path, pid: i32) -> Result<Dump, String> {
+/// Dumps a process that goes on.
+pub fn dump(program: &Program, directory: &Path, pid: i32) -> Result<Dump, String> {
     let failed = |what: &dyn std::fmt::Display| format!("criu dump failed: {what}");
     fs::create_dir(directory).map_err(|error| failed(&error))?;
     let command = program.command();
@@ -101,73 +100,18 @@ fn dump(program: &Program, directory: &Path, pid: i32) -> Result<Dump, String> {
     Ok(Dump { us, stats })
 }
 
-/// Adds rows with the reason why CRIU was not measured. Returns notes: its version, or the reasons.
-pub fn note<'a>(lanes: impl IntoIterator<Item = &'a Lane>, samples: &mut Samples) -> Vec<String> {
-    let mut notes = Vec::new();
-    for lane in lanes {
-        let (case, note) = match &lane.criu {
-            Ok(images) => {
-                notes.push(format!("Compared with CRIU {}.", images.program.version));
-                continue;
-            }
-            Err(reason) => (lane.subject.case("criu"), reason),
-        };
-        samples.note(&case, metric::RESPONSE, "us", note);
-        notes.push(format!("{} was not compared with CRIU: {note}.", lane.subject.name));
-    }
-    notes.dedup();
-    notes
-}
-
-/// Restores the images once, for one request and the next.
-pub fn measure(lane: &mut Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let numbers = lane.numbers();
-    let (subject, Ok(images)) = (&lane.subject, &lane.criu) else { return Ok(()) };
-    let socket = bench.testbed.socket("criu.sock");
-    let requested_ns = now_ns();
-    let (listener, mut connection) =
-        Connection::with_listener(&socket).map_err(io("listen at", &socket))?;
-    connection
-        .send(&*subject.protocol, numbers.first, Answerer::Itself)
-        .map_err(|error| subject.wrong("criu", &error))?;
-    let restored = Restored::start(images, listener, subject)?;
-    let mut child = 0;
-    let pid_of = |_| {
-        child = restored.pid().ok_or_else(|| subject.wrong("criu", &"cannot find its process"))?;
-        Ok(child)
-    };
-    let started = Started { subject, start: "criu", numbers, requested_ns };
-    let calls = Calls::measure(started, &mut connection, pid_of)?;
-    drop(connection);
-    drop(restored);
-    usage::await_end(child);
-    images.relink_socket(&lane.warm.parent)?;
-    calls.record(bench.samples, &subject.case("criu"), Some(calls.local_bytes()));
-    Ok(())
-}
-
-/// Dumps the warm process again, to measure the time.
-pub fn measure_dump(lane: &Lane, bench: &mut Bench<'_>) -> Result<(), BenchError> {
-    let (subject, Ok(images)) = (&lane.subject, &lane.criu) else { return Ok(()) };
-    let directory = images.program.images.join("again");
-    let dump = dump(&images.program, &directory, lane.warm.parent.pid());
-    let dump = dump.map_err(|reason| subject.wrong("criu-dump", &reason))?;
-    fs::remove_dir_all(&directory).map_err(io("remove", &directory))?;
-    let (case, bytes) = (subject.case("criu-dump"), dump.stats.pages as f64 * PAGE);
-    let samples = &mut *bench.samples;
-    samples.add(&case, "bytes copied", "bytes", bytes);
-    samples.add(&case, "whole checkpoint", "bytes/s", bytes * 1e6 / dump.us);
-    samples.add(&case, "time frozen", "us", dump.stats.frozen_us as f64);
-    Ok(())
-}
-
 /// A restored process in its PID namespace, whose first process is CRIU. Dropped, it is killed.
-struct Restored {
+pub struct Restored {
     namespace: Child,
 }
 
 impl Restored {
-    fn start(images: &Images, socket: OwnedFd, subject: &Subject) -> Result<Restored, BenchError> {
+    /// Starts it, with the socket that its parent listens on.
+    pub fn start(
+        images: &Images,
+        socket: OwnedFd,
+        subject: &Subject,
+    ) -> Result<Restored, BenchError> {
         let inherited = format!("fd[{LISTEN_FD}]:socket:[{}]", images.listener_inode);
         let mut command = Command::new("unshare");
         command
@@ -187,7 +131,7 @@ impl Restored {
     }
 
     /// The pid of the restored process in this namespace: CRIU's child.
-    fn pid(&self) -> Option<i32> {
+    pub fn pid(&self) -> Option<i32> {
         usage::child_of(usage::child_of(self.namespace.id() as i32)?)
     }
 }
