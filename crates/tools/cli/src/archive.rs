@@ -14,14 +14,14 @@ use farfork_pool::{ImageFile, Pool};
 
 use crate::progress::Progress;
 use crate::unfinished::UnfinishedFile;
-use crate::{checkpoint, restore};
+use crate::{checkpoint, named};
 
 /// The file name that means stdin or stdout.
 const STANDARD: &str = "-";
 
 /// Writes an image to a file. After a failure there is no partial file.
 pub(crate) fn export(pool: &Pool, image: &str, file: &Path) -> Result<(), Box<dyn Error>> {
-    let source = pool.find(restore::resolve(pool, image)?)?;
+    let source = pool.find(named::resolve(pool, image)?)?;
     let source = with_far_side(&source)?.unwrap_or(source);
     let image = Image::read_from(&source)?;
     let failed = |reason: String| format!("cannot export to {}: {reason}", file.display());

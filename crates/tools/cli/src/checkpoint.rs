@@ -8,9 +8,7 @@ use farfork_checkpoint::{
     Checkpoint, CheckpointError, CheckpointOptions, Disposition, External, Target,
 };
 use farfork_image::catalog::{Catalog, ImageName};
-use farfork_image::format::Image;
 use farfork_pool::{Pool, PoolError};
-use farfork_sys::network_lock;
 use farfork_types::Cid;
 use farfork_types::wire::{AddressRange, InheritedFd, Verified};
 use serde::Serialize;
@@ -19,7 +17,7 @@ use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Background;
 use crate::trial::{self, TrialArgs};
-use crate::{CommandResult, error_text, hot, size};
+use crate::{CommandResult, error_text, hot, named, size};
 
 /// What to checkpoint, and under which name.
 #[derive(clap::Args)]
@@ -130,7 +128,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
             let cid = made.cid;
             // Those that were to be killed go on at once.
             drop(made);
-            remove(&pool, cid)?;
+            named::remove(&pool, cid)?;
             return Err(trial::refused(args.pid, &*error).into());
         }
     };
@@ -178,24 +176,8 @@ fn dry_run(args: &Args) -> CommandResult {
 pub(crate) fn publish(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box<dyn Error>> {
     let catalog = Catalog::of(pool);
     let Some(old) = catalog.set(name, cid)?.filter(|old| *old != cid) else { return Ok(()) };
-    if catalog.names_of(old)?.is_empty() {
-        remove(pool, old)?;
-    }
+    named::remove(pool, old)?;
     Ok(())
-}
-
-/// Removes an image, unless it is gone already, and unlocks its connections.
-pub(crate) fn remove(pool: &Pool, cid: Cid) -> Result<(), PoolError> {
-    if let Ok(image) = Image::read(pool, cid)
-        && let Some(connection) = image.model.connections().next()
-    {
-        // A clone that has taken over the connections has removed the lock.
-        let _ = network_lock::unlock(None, &connection.lock);
-    }
-    match pool.remove(cid) {
-        Err(PoolError::NoImage { .. }) => Ok(()),
-        other => other,
-    }
 }
 
 fn report(

@@ -1,6 +1,5 @@
 //! `farfork wait`, `kill` and `ps`.
 
-use std::fs;
 use std::process::ExitCode;
 
 use farfork_node::client::{Client, CloneEnd};
@@ -103,14 +102,6 @@ pub(crate) fn ps(args: &PsArgs) -> CommandResult {
 /// Whether an agent of this node has ever run here.
 fn is_known(node: &str) -> bool {
     node == paths::DEFAULT_NODE || paths::lock(node).exists()
-}
-
-/// The nodes of this machine that have had an agent.
-pub(crate) fn nodes() -> Vec<String> {
-    let entries = fs::read_dir(paths::run_directory()).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
-        .collect()
 }
 
 fn show(clones: &[CloneState]) {

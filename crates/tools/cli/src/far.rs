@@ -1,7 +1,7 @@
 //! `farfork far`, and `restore --far`.
 
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -9,15 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use farfork_fabric::rdma::Device;
 use farfork_far::control::Status;
 use farfork_far::place::Place;
 use farfork_far::{
-    FarProcessSettings, FarServer, SourceAt, holder, key_at, key_from, mount_command_of,
-    new_key_at, prefetch, run_far_process, start, write_key_at,
+    FarProcessSettings, FarServer, Offers, SourceAt, certificates_at, holder, key_at, key_from,
+    mount_command_of, new_key_at, prefetch, run_far_process, start, write_key_at,
 };
 use farfork_node::paths;
-use farfork_types::Cid;
+use farfork_types::{Cid, TlsFiles};
 
+use crate::clone_counts::CloneCounts;
 use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::{CommandResult, size};
@@ -71,6 +73,15 @@ pub(crate) struct ServeArgs {
     /// Default: far.key in the run directory.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Serve nodes on this host by TCP, too. Otherwise they read through shared memory.
+    #[arg(long)]
+    tcp_only: bool,
+    /// Offer reads by this RDMA device, such as mlx5_0. The bytes that it carries are not encrypted. Nodes with
+    /// certificates do not use it.
+    #[arg(long, value_name = "DEVICE")]
+    rdma: Option<String>,
 }
 
 /// What to mount.
@@ -85,12 +96,70 @@ pub(crate) struct MountArgs {
     /// File with the key.
     #[arg(long, value_name = "FILE", requires = "source")]
     key: Option<PathBuf>,
+    /// The certificate of this node.
+    #[arg(long, value_name = "FILE", requires_all = ["source", "tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+    /// Its private key.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authority.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
     /// Limit of a read, in milliseconds.
     #[arg(long, value_name = "MS")]
     deadline_ms: u64,
     /// Unmount and exit after so many seconds without clones.
     #[arg(long, value_name = "SECONDS")]
     idle_s: Option<u64>,
+    /// Go on as the holder of what is mounted there; standard input is its device.
+    #[arg(long, hide = true)]
+    adopt: bool,
+    /// The descriptor of the mount's lock.
+    #[arg(long, hide = true)]
+    holder_lock: Option<i32>,
+}
+
+/// What proves a node to others, beside the shared key.
+#[derive(clap::Args)]
+pub(crate) struct TlsArgs {
+    /// Prove this node by the certificate in FILE (PEM), beside the key, and demand one of the other node. Give
+    /// all three options at both nodes.
+    #[arg(long, value_name = "FILE", env = "FARFORK_TLS_CERT", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+    /// Private key of that certificate (PEM, mode 0600).
+    #[arg(long, value_name = "FILE", env = "FARFORK_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Certificates of the authorities (CA) that sign those of other nodes (PEM).
+    #[arg(long, value_name = "FILE", env = "FARFORK_TLS_CA", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+}
+
+/// These files as options of another command of farfork.
+pub(crate) fn tls_options(files: &TlsFiles) -> [&OsStr; 6] {
+    let TlsFiles { cert, key, ca } = files;
+    [
+        "--tls-cert".as_ref(),
+        cert.as_ref(),
+        "--tls-key".as_ref(),
+        key.as_ref(),
+        "--tls-ca".as_ref(),
+        ca.as_ref(),
+    ]
+}
+
+impl TlsArgs {
+    /// The files, which must be usable.
+    pub(crate) fn files(&self) -> Result<Option<TlsFiles>, Box<dyn Error>> {
+        let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca)
+        else {
+            return Ok(None);
+        };
+        // Other processes, in other directories, read them.
+        let [cert, key, ca] = [cert, key, ca].map(std::path::absolute);
+        let files = TlsFiles { cert: cert?, key: key?, ca: ca? };
+        certificates_at(&files)?;
+        Ok(Some(files))
+    }
 }
 
 /// Where an image is restored from that no pool of this machine has.
@@ -103,6 +172,8 @@ pub(crate) struct FarArgs {
     /// File with the key of that node; - for the first line of stdin. Default: far.key in the run directory.
     #[arg(long = "far-key", value_name = "FILE", env = "FARFORK_FAR_KEY")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Limit of a read from that node, in milliseconds. After it, the clone gets SIGBUS. The first restore
     /// from a source decides.
     #[arg(long, value_name = "MS", env = "FARFORK_FAR_DEADLINE_MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
@@ -137,21 +208,34 @@ pub(crate) fn run(command: &Command) -> CommandResult {
 }
 
 fn serve(args: &ServeArgs) -> CommandResult {
-    let path = args.pool.path()?;
+    let (path, tls) = (args.pool.path()?, args.tls.files()?);
     let key_path = key_path(args.key.as_deref());
     if args.key.is_none() {
         DirBuilder::new().recursive(true).mode(0o700).create(paths::run_directory())?;
     }
     let is_given = key_path == Path::new(STDIN);
     let key = if is_given { key_from(stdin_unbuffered()?)? } else { new_key_at(&key_path)? };
-    let server = FarServer::start(&args.listen, &[&path], key)?;
+    let run = paths::run_directory();
+    let local = (!args.tcp_only).then_some(&*run);
+    if local.is_some() {
+        // Without it there is no shared memory, which is shown below.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(&run);
+    }
+    let rdma = args.rdma.as_deref().map(Device::named).transpose()?;
+    let by_device = rdma.as_ref().map_or_else(String::new, |device| {
+        format!(", and by RDMA, unencrypted, with the device {}", device.name())
+    });
+    let offers = Offers { local, rdma };
+    let server = FarServer::start(&args.listen, &[&path], key, tls.as_ref(), offers)?;
     println!("{}", server.address());
     let place =
         if is_given { "from stdin".to_owned() } else { format!("in {}", key_path.display()) };
     eprintln!(
-        "serving the images of {} at {}; other nodes need the key {place}",
+        "serving the images of {} at {}{}{by_device}; other nodes need the key {place}{}",
         path.display(),
         server.address(),
+        if server.local().is_some() { ", and on this host by shared memory" } else { "" },
+        if tls.is_some() { ", and a certificate" } else { "" },
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -193,17 +277,26 @@ pub(crate) fn key_file(given: Option<&Path>, place: &Place) -> Result<PathBuf, B
 
 fn mount(args: &MountArgs) -> CommandResult {
     let place = Place::at(&args.place);
-    holder::hold(&place, &args.command("answer")?)?;
+    let command = args.command("answer")?;
+    if args.adopt {
+        holder::adopt(&place, &command, args.holder_lock)?
+    } else {
+        holder::hold(&place, &command)?
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 fn answer(args: &MountArgs, take_over: bool) -> CommandResult {
+    let counts = CloneCounts::default();
     let settings = FarProcessSettings {
         place: Place::at(&args.place),
         source: args.source_at(),
         deadline: Duration::from_millis(args.deadline_ms),
         idle: args.idle_s.map(Duration::from_secs),
         prefetch: vec![std::env::current_exe()?, "far".into(), "prefetch".into()],
+        count_clones: Box::new(move || counts.now()),
+        holder: args.adopting()?,
+        holder_lock: args.holder_lock,
     };
     run_far_process(settings, take_over)?;
     Ok(ExitCode::SUCCESS)
@@ -217,7 +310,10 @@ fn status(json: bool) -> CommandResult {
         print_json(&all)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:<32} {:>8} {:>10} {:>10} {:>7}", "SOURCE", "IMAGES", "FETCHED", "OF", "FAILED");
+    println!(
+        "{:<32} {:<9} {:<9} {:>8} {:>10} {:>10} {:>7}",
+        "SOURCE", "TRANSPORT", "ONE-SIDED", "IMAGES", "FETCHED", "OF", "FAILED"
+    );
     for mount in &all {
         // Those that are named for one image stand alone.
         let mut sources: Vec<&str> = mount.images.iter().map(|image| &*image.source).collect();
@@ -226,7 +322,9 @@ fn status(json: bool) -> CommandResult {
         for source in sources {
             let images = || mount.images.iter().filter(|image| image.source == source);
             println!(
-                "{source:<32} {:>8} {:>10} {:>10} {:>7}",
+                "{source:<32} {:<9} {:<9} {:>8} {:>10} {:>10} {:>7}",
+                images().find_map(|image| image.transport.as_deref()).unwrap_or("-"),
+                one_sided(images().filter_map(|image| image.one_sided)),
                 images().count(),
                 size::show(images().map(|image| image.fetched_bytes).sum()),
                 size::show(images().map(|image| image.bytes).sum()),
@@ -235,6 +333,18 @@ fn status(json: bool) -> CommandResult {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether reads of images are one-sided, in a word.
+fn one_sided(images: impl Iterator<Item = bool>) -> &'static str {
+    let (mut yes, mut no) = (false, false);
+    images.for_each(|one| if one { yes = true } else { no = true });
+    match (yes, no) {
+        (true, true) => "partly",
+        (true, false) => "yes",
+        (false, true) => "no",
+        (false, false) => "-",
+    }
 }
 
 impl MountArgs {
@@ -246,9 +356,18 @@ impl MountArgs {
         Ok(mount_command_of(&program, name, &place, source, deadline_ms, self.idle_s))
     }
 
+    /// This program as the holder of what is mounted.
+    fn adopting(&self) -> std::io::Result<Vec<OsString>> {
+        let lock = self.holder_lock.map(|lock| ["--holder-lock".into(), lock.to_string().into()]);
+        let options = std::iter::once("--adopt".into()).chain(lock.into_iter().flatten());
+        Ok(self.command("mount")?.into_iter().chain(options).collect())
+    }
+
     fn source_at(&self) -> Option<SourceAt> {
         let (address, key) = self.source.clone().zip(self.key.clone())?;
-        Some(SourceAt { address, key })
+        let files = self.tls_cert.clone().zip(self.tls_key.clone()).zip(self.tls_ca.clone());
+        let tls = files.map(|((cert, key), ca)| TlsFiles { cert, key, ca });
+        Some(SourceAt { address, key, tls })
     }
 }
 
@@ -259,8 +378,8 @@ pub(crate) fn mount_while_used(
     deadline_ms: u64,
     idle_s: u64,
 ) -> std::io::Result<Vec<OsString>> {
-    let (place, idle_s) = (place.directory().to_owned(), Some(idle_s));
-    MountArgs { place, source: None, key: None, deadline_ms, idle_s }.command("mount")
+    let program = std::env::current_exe()?;
+    Ok(mount_command_of(&program, "mount", place, None, deadline_ms, Some(idle_s)))
 }
 
 impl FarArgs {
@@ -271,15 +390,11 @@ impl FarArgs {
         let key = key_file(self.key.as_deref(), &place)?;
         // A key that cannot be used is reported here.
         key_at(&key)?;
-        let mount = MountArgs {
-            place: place.directory().to_owned(),
-            source: Some(source.clone()),
-            key: Some(key),
-            deadline_ms: self.far_deadline_ms,
-            idle_s: None,
-        };
-        let command = mount.command("mount")?;
-        start::ensure(&place, &command)?;
+        let (program, tls) = (std::env::current_exe()?, self.tls.files()?);
+        let at = SourceAt { address: source.clone(), key, tls };
+        let deadline_ms = self.far_deadline_ms;
+        let command = mount_command_of(&program, "mount", &place, Some(&at), deadline_ms, None);
+        start::ensure_with(&place, &command, at.tls.as_ref())?;
         let cid = start::find(&place, image, !self.no_prefetch)?;
         Ok(Some(FarPool { path: place.pool(), cid: cid.parse()? }))
     }

@@ -12,7 +12,7 @@ use farfork_types::wire::{GhostCall, GhostImage, GhostPhase, GhostState};
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, node, size, usage_error};
+use crate::{CommandResult, named, node, size, usage_error};
 
 /// What to do with ghosts.
 #[derive(clap::Subcommand)]
@@ -145,7 +145,7 @@ fn start(args: &StartArgs) -> CommandResult {
 
 fn attached(args: &StartArgs, name: &str) -> Result<GhostImage, Box<dyn std::error::Error>> {
     let pool = args.pool.path()?;
-    let cid = crate::restore::resolve(&Pool::open(&pool)?, name)?.to_string();
+    let cid = named::resolve(&Pool::open(&pool)?, name)?.to_string();
     Ok(GhostImage { pool, cid, name: name.to_owned(), tiering: args.tiering })
 }
 

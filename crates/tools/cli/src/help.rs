@@ -39,6 +39,7 @@ pub(crate) const GROUPS: [Group; 5] = [
             "top",
             "replay",
             "sim",
+            "profile",
         ],
     },
     Group { title: "Machine", commands: &["doctor", "node", "bench"] },

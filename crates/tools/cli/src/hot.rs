@@ -11,7 +11,7 @@ use farfork_types::Cid;
 use farfork_types::wire::AddressRange;
 
 use crate::pool::PoolArg;
-use crate::{CommandResult, restore};
+use crate::{CommandResult, named};
 
 /// What to do with declared hot memory.
 #[derive(clap::Subcommand)]
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(command: &Command) -> CommandResult {
     let (Command::Set(args) | Command::Clear(args)) = command;
     let pool = args.pool.open()?;
-    let cid = restore::resolve(&pool, &args.image)?;
+    let cid = named::resolve(&pool, &args.image)?;
     match command {
         Command::Set(_) if args.ranges.is_empty() => {
             return Ok(crate::usage_error("hot set needs the addresses of hot memory: START-END"));

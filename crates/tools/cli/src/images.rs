@@ -5,11 +5,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use farfork_far::control::ImageStatus;
+use farfork_far::place::Place;
+use farfork_far::start;
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::compile::{Supplied, replaceables};
 use farfork_image::format::Image;
 use farfork_image::header::Kind;
+use farfork_image::holds;
 use farfork_image::model::{Member, Model, OpenFile};
+use farfork_node::paths;
 use farfork_pages::{Access, mapped};
 use farfork_pool::{FarParts, ImageFile, Pool};
 use farfork_types::{Cid, PAGE_BYTES};
@@ -17,7 +22,7 @@ use serde::Serialize;
 
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, archive, checkpoint, profile, restore, size, tier, vm};
+use crate::{CommandResult, archive, named, profile, size, tier, vm};
 
 /// What to do with images.
 #[derive(clap::Subcommand)]
@@ -170,6 +175,9 @@ struct Description {
     /// Bytes that lie on another node, and which.
     far_bytes: u64,
     far_source: Option<String>,
+    /// How that node is read at present, if it is.
+    far_transport: Option<String>,
+    far_one_sided: Option<bool>,
     access: PageUse,
     kernel: String,
     farfork: String,
@@ -186,7 +194,7 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         }
         Command::ResetAccessed { pool, image, dirtied } => {
             let pool = pool.open()?;
-            pool.reset_access(restore::resolve(&pool, image)?, *dirtied)?;
+            pool.reset_access(named::resolve(&pool, image)?, *dirtied)?;
         }
         Command::Profile(args) => return profile::run(args),
         Command::Tier(args) => tier::tier(args)?,
@@ -225,7 +233,7 @@ fn list(pool: &Pool, json: bool) -> Result<(), Box<dyn Error>> {
 }
 
 fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
-    let file = pool.find(restore::resolve(pool, image)?)?;
+    let file = pool.find(named::resolve(pool, image)?)?;
     if Kind::of(&file)? == Kind::VirtualMachine {
         return vm::Description::of(pool, &file)?.print(json);
     }
@@ -243,7 +251,10 @@ fn show(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
     println!("memory     {} in {} mappings", size::show(d.footprint_bytes), d.vmas);
     println!("pool       {}, {} pages stored", size::show(d.pool_bytes), d.stored_pages);
     if let Some(source) = &d.far_source {
-        println!("far        {} at {source}", size::show(d.far_bytes));
+        let sides = if d.far_one_sided == Some(true) { ", one-sided" } else { "" };
+        let how =
+            d.far_transport.as_ref().map_or_else(String::new, |by| format!(" by {by}{sides}"));
+        println!("far        {} at {source}{how}", size::show(d.far_bytes));
     }
     println!("pages      {}", d.access.line());
     for node in d.access.nodes.iter().filter(|node| node.accessed_pages > 0) {
@@ -261,6 +272,7 @@ fn describe(pool: &Pool, file: &ImageFile) -> Result<Description, Box<dyn Error>
     let image = Image::read_from(file)?;
     let cid = file.id.cid;
     let names = Catalog::of(pool).names_of(cid)?;
+    let far = file.far().and_then(|far| far_image(&far.source, cid));
     let model = &image.model;
     let processes: Vec<Process> =
         model.members.iter().map(|member| Process::from_member(member, model)).collect();
@@ -290,11 +302,20 @@ fn describe(pool: &Pool, file: &ImageFile) -> Result<Description, Box<dyn Error>
         pool_bytes: file.file().metadata()?.blocks() * 512,
         far_bytes: file.far().map_or(0, FarParts::bytes),
         far_source: file.far().map(|far| far.source.clone()),
+        far_transport: far.as_ref().and_then(|far| far.transport.clone()),
+        far_one_sided: far.and_then(|far| far.one_sided),
         access: PageUse::read(pool, &image)?,
         processes,
         kernel: model.made_on.kernel.clone(),
         farfork: model.made_on.farfork.clone(),
     })
+}
+
+/// What the far process that reads parts of an image from `source` says of it, if one runs.
+fn far_image(source: &str, cid: Cid) -> Option<ImageStatus> {
+    let address = source.strip_prefix("tcp://").unwrap_or(source);
+    let status = start::status(&Place::of(&paths::run_directory(), address)).ok()?;
+    status.images.into_iter().find(|image| image.cid == cid.to_string())
 }
 
 impl PageUse {
@@ -378,18 +399,34 @@ fn addresses(model: &Model) -> Vec<Address> {
     replaceables(model).into_iter().filter_map(address).collect()
 }
 
+/// An image of which another pool has not all bytes is not removed with all its names.
+fn demand_free(pool: &Pool, cid: Cid) -> Result<(), Box<dyn Error>> {
+    let Some(hold) = holds::of(pool, cid)?.into_iter().next() else { return Ok(()) };
+    Err(format!(
+        "cannot remove image {cid}: another node has parts of it here only; bring them back there (\"farfork images \
+         tier --back\"), or remove the name {hold} first, and they are lost"
+    )
+    .into())
+}
+
 fn remove(pool: &Pool, image: &str) -> Result<(), Box<dyn Error>> {
     let catalog = Catalog::of(pool);
-    let cid = restore::resolve(pool, image)?;
+    let cid = named::resolve(pool, image)?;
     let gone = match image.parse::<Cid>() {
-        Ok(_) => catalog.names_of(cid)?,
+        Ok(_) => {
+            demand_free(pool, cid)?;
+            let mut names = catalog.names_of(cid)?;
+            names.retain(|name| name.user() != holds::USER);
+            names
+        }
         Err(_) => vec![image.parse::<ImageName>()?],
     };
     for name in &gone {
         catalog.remove(name)?;
     }
-    if catalog.names_of(cid)?.is_empty() {
-        checkpoint::remove(pool, cid)?;
+    if !named::remove(pool, cid)? && image.parse::<Cid>().is_ok() {
+        // Another node has asked for it meanwhile.
+        demand_free(pool, cid)?;
     }
     Ok(())
 }

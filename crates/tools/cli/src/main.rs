@@ -16,9 +16,11 @@ macro_rules! eprintln {
 mod archive;
 mod bench;
 mod checkpoint;
+mod clone_counts;
 mod clones;
 mod doctor;
 mod far;
+mod function_profile;
 mod generate;
 mod ghost;
 mod help;
@@ -26,6 +28,7 @@ mod hot;
 mod images;
 mod inherit;
 mod log;
+mod named;
 mod node;
 mod output;
 mod platform;
@@ -121,6 +124,8 @@ enum Command {
     Hot(hot::Command),
     /// Copy pages of a running clone from the pool into local memory.
     Promote(promote::Args),
+    /// Profile a function: latency and memory by payload and share of near memory.
+    Profile(function_profile::Args),
     /// Run a benchmark.
     Bench(bench::Args),
     /// Run the platform: functions behind OpenWhisk's REST interface, scaled by clones.
@@ -180,6 +185,7 @@ fn main() -> ExitCode {
         Command::Vm(command) => vm::run(&command),
         Command::Hot(command) => hot::run(&command),
         Command::Promote(args) => promote::run(&args),
+        Command::Profile(args) => function_profile::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Deploy(args) => platform::deploy::run(&args),

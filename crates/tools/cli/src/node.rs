@@ -1,6 +1,7 @@
 //! `farfork node`.
 
 use std::error::Error;
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use farfork_node::client::Client;
 use farfork_node::{ImageSource, NodeError, Settings, paths};
 
-use crate::{CommandResult, clones};
+use crate::CommandResult;
 
 /// Limit of a query. A stopped agent never answers.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,13 +60,21 @@ pub(crate) fn agent(node: &str) -> Result<Client, NodeError> {
     Client::connect_within(node, WORK_TIMEOUT)
 }
 
+/// The nodes of this machine that have had an agent.
+pub(crate) fn nodes() -> Vec<String> {
+    let entries = fs::read_dir(paths::run_directory()).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
+        .collect()
+}
+
 /// Queries the agent of a node, or the agents of all nodes of this machine.
 pub(crate) fn query_all<T>(
     node: Option<&String>,
     query: impl Fn(Client) -> Result<Vec<T>, NodeError>,
 ) -> Result<Vec<T>, Box<dyn Error>> {
     let mut all = Vec::new();
-    for node in node.map_or_else(clones::nodes, |node| vec![node.clone()]) {
+    for node in node.map_or_else(nodes, |node| vec![node.clone()]) {
         match Client::connect_within(&node, QUERY_TIMEOUT).and_then(&query) {
             Ok(answer) => all.extend(answer),
             // A socket without an agent: the node has nothing.

@@ -9,10 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use farfork_image::catalog::Catalog;
+use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::error::ImageError;
 use farfork_image::format::Image;
 use farfork_image::header::Kind;
+use farfork_image::holds;
 use farfork_image::vm::Snapshot;
 use farfork_node::paths::{demand_own, make_run_directory};
 use farfork_pool::{Finding, Forgotten, ImageFile, Pool, PoolError, Quota, unmount_tmpfs};
@@ -21,7 +22,7 @@ use farfork_types::{CHUNK_BYTES, Cid, align_down, align_up};
 
 use crate::output::print_json;
 use crate::pool_directory::PoolDirectory;
-use crate::{CommandResult, checkpoint, node, size};
+use crate::{CommandResult, named, node, size};
 
 /// What to do with a pool.
 #[derive(clap::Subcommand)]
@@ -40,7 +41,7 @@ pub(crate) enum Command {
         #[arg(long)]
         mount: bool,
     },
-    /// Show space, nodes, images and their users.
+    /// Show space, nodes, images, and users with their images and regions.
     Info {
         /// The pool. Default: $FARFORK_POOL, then the embedded pool.
         path: Option<PathBuf>,
@@ -60,7 +61,7 @@ pub(crate) enum Command {
         path: Option<PathBuf>,
         /// The user: the first part of the names of images. Default: all users.
         user: Option<String>,
-        /// Most bytes that the user's images may take, e.g. 4G.
+        /// Most bytes that the user's images and regions may take, e.g. 4G.
         #[arg(long, value_parser = size::parse, requires = "user")]
         bytes: Option<u64>,
         /// Most images that the user may have.
@@ -172,14 +173,33 @@ pub(crate) fn run(command: &Command) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A name by which a pool elsewhere holds an image.
+fn held(pool: &Pool) -> Result<Option<ImageName>, PoolError> {
+    let names = Catalog::of(pool).list()?.into_iter().map(|(name, _, _)| name);
+    Ok({ names }.find(|name| name.user() == holds::USER))
+}
+
 fn destroy(path: &Path, is_forced: bool) -> Result<(), Box<dyn Error>> {
     let path = std::path::absolute(path)?;
-    farfork_node::clear_pins(&Pool::open(&path)?)?;
+    let pool = Pool::open(&path)?;
+    farfork_node::clear_pins(&pool)?;
+    if !is_forced && let Some(hold) = held(&pool)? {
+        return Err(format!(
+            "cannot destroy the pool at {}: another node has parts of an image here only ({hold}); bring them back \
+             there (\"farfork images tier --back\"), or add --force, and they are lost",
+            path.display()
+        )
+        .into());
+    }
+    let far = named::with_far_parts(&pool).unwrap_or_default();
+    let holder = holds::holder(&pool);
+    drop(pool);
     if is_forced {
         Pool::destroy_used(&path)?;
     } else {
         Pool::destroy(&path)?;
     }
+    far.iter().for_each(|(cid, node)| named::release(&holder, *cid, node));
     unmount_tmpfs(&path)?;
     match fs::remove_dir(&path) {
         // Something else lies in it, or the operator's own mount.
@@ -225,11 +245,15 @@ fn quotas(pool: &Pool, user: Option<&str>, json: bool) -> Result<(), Box<dyn Err
     for info in infos {
         let bytes = info.quota_bytes.map_or("no limit".to_owned(), size::show);
         let images = info.quota_images.map_or("no limit".to_owned(), |most| most.to_string());
+        let (all, count) = (info.bytes + info.region_bytes(), info.images);
+        let regions = match info.regions.len() {
+            0 => String::new(),
+            count => format!(" and {count} regions"),
+        };
         println!(
-            "{}: {} of {bytes} in {} images of {images}",
+            "{}: {} of {bytes} in {count} images of {images}{regions}",
             info.user,
-            size::show(info.bytes),
-            info.images
+            size::show(all)
         );
     }
     Ok(())
@@ -322,7 +346,7 @@ fn remove_unnamed(pool: &Pool) -> Result<(), Box<dyn Error>> {
         Catalog::of(pool).list()?.into_iter().map(|(_, cid, _)| cid).collect();
     for cid in left.into_iter().filter(|cid| !named.contains(cid)) {
         let bytes = pool.find(cid)?.file().metadata()?.blocks() * 512;
-        checkpoint::remove(pool, cid)?;
+        named::remove(pool, cid)?;
         println!(
             "reclaimed {bytes} bytes of image {cid}: its checkpoint or import was killed before it had a name"
         );

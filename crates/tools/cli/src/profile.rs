@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, clones, node, restore};
+use crate::{CommandResult, clones, named, node, restore};
 
 /// The image to profile, and the command that uses the clone.
 #[derive(clap::Args)]
@@ -61,7 +61,7 @@ struct Counts {
 pub(crate) fn run(args: &Args) -> CommandResult {
     let path = args.pool.path()?;
     let pool = Pool::open(&path)?;
-    let image = Image::read(&pool, restore::resolve(&pool, &args.image)?)?;
+    let image = Image::read(&pool, named::resolve(&pool, &args.image)?)?;
     let clone = restore::start(&args.node, &args.inherit, &call(args, path, &image), 0)?;
     let pid = clone.running.pid;
     let watched = Watched::open(pid, &image.model);

@@ -46,6 +46,18 @@ impl<'a> Progress<'a> {
         self.show(|| format!("{} of {} ({percent} %)", size::show(done), size::show(all)));
     }
 
+    /// Whether a terminal shows it.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Shows how many calls of all are done.
+    pub(crate) fn calls(&mut self, done: u64, all: u64) {
+        let done = done.min(all);
+        let percent = 100 * done / all.max(1);
+        self.show(|| format!("{done} of {all} calls ({percent} %)"));
+    }
+
     /// Shows the time spent, where the rest is unknown.
     pub(crate) fn time(&mut self, elapsed: Duration) {
         self.show(|| format!("({} s)", elapsed.as_secs()));

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use farfork_node::client::Client;
 use farfork_node::paths;
-use farfork_types::PAGE_BYTES;
 use farfork_types::wire::{AddressRange, Promoted, Promotion};
+use farfork_types::{LocalShare, PAGE_BYTES};
 
 use crate::output::print_json;
 use crate::{CommandResult, node, size};
@@ -26,6 +26,11 @@ pub(crate) struct Args {
     /// PID:START-END names another process. Ranges are widened to whole pages.
     #[arg(value_name = "START-END")]
     ranges: Vec<AddressRange>,
+    /// Have this share of the clone's memory near, in thousandths, of all that it has of its own and maps from
+    /// the pool. Pages that clones write come first, then hot and accessed ones, then others, spread evenly. A
+    /// smaller share than before needs a memory node without processors, to which pages are moved.
+    #[arg(long, value_name = "PERMILLE", conflicts_with_all = ["hot", "accessed", "ranges"])]
+    local_share: Option<LocalShare>,
     /// Node that the clone runs on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
@@ -36,6 +41,9 @@ pub(crate) struct Args {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
+    if let Some(local) = args.local_share {
+        return set_share(args, local);
+    }
     let is_all = !args.hot && !args.accessed && args.ranges.is_empty();
     let pages = Promotion {
         hot: args.hot || is_all,
@@ -47,6 +55,30 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         print_json(&promoted)?;
     } else {
         show(&promoted);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set_share(args: &Args, local: LocalShare) -> CommandResult {
+    let set = Client::connect(&args.node)?.set_share(args.pid, local)?;
+    if args.json {
+        print_json(&set)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let [near, total, far, pool, copied, moved] = [
+        set.near_bytes,
+        set.total_bytes,
+        set.far_bytes,
+        set.pool_bytes,
+        set.copied_bytes,
+        set.moved_bytes,
+    ]
+    .map(size::show);
+    println!("{near} of {total} are near; {far} on far nodes, {pool} in the pool");
+    println!("{copied} were copied from the pool, {moved} moved between memory nodes");
+    if let Some(reason) = &set.reason {
+        let wanted = size::show(set.wanted_bytes);
+        eprintln!("the share of {local} thousandths ({wanted}) is not met: {reason}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use farfork::{Check, GuardLibrary, Info, Node, Region};
+use farfork_pool::Pool;
 use farfork_types::align_up;
 
 use crate::output::print_json;
@@ -20,27 +21,31 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) enum Command {
     /// Create a region: a file that programs open with ff_open.
     Create {
-        /// A file that does not exist yet, on a tmpfs such as /dev/shm, or on a DAX file system.
-        path: PathBuf,
+        #[command(flatten)]
+        place: Place,
         /// Size of the file, e.g. 64M. All of it is taken at once.
         #[arg(long, value_parser = size::parse)]
         size: u64,
+        /// Let clients find misuse: double frees, writes beyond objects or after their free, foreign pointers, stale references,
+        /// lost ids. Each object takes 16 bytes more, and calls are slower.
+        #[arg(long)]
+        checked: bool,
         /// Print one JSON document.
         #[arg(long)]
         json: bool,
     },
     /// Show space, clients and mailboxes.
     Info {
-        /// The region.
-        path: PathBuf,
+        #[command(flatten)]
+        place: Place,
         /// Print one JSON document.
         #[arg(long)]
         json: bool,
     },
     /// Recover dead clients, and account for every object. Fails if objects are lost, double or foreign.
     Check {
-        /// The region.
-        path: PathBuf,
+        #[command(flatten)]
+        place: Place,
         /// Print one JSON document.
         #[arg(long)]
         json: bool,
@@ -48,14 +53,14 @@ pub(crate) enum Command {
     /// Recover clients as soon as they die, until this process is ended. Without it, they are recovered when another
     /// client opens the region or needs memory.
     Watch {
-        /// The region.
-        path: PathBuf,
+        #[command(flatten)]
+        place: Place,
     },
     /// Watch, and complete guarded operations of dead clients with a library that has their code, until this process is
     /// ended. A process that exceeds an operation's grace period is killed. The code runs with the rights of this command.
     Guard {
-        /// The region.
-        path: PathBuf,
+        #[command(flatten)]
+        place: Place,
         /// A shared library with a table "ff_guard_operations", see farfork.h.
         #[arg(long)]
         library: PathBuf,
@@ -66,41 +71,90 @@ pub(crate) enum Command {
     },
     /// Delete a region that no client uses.
     Destroy {
-        /// The region.
-        path: PathBuf,
+        #[command(flatten)]
+        place: Place,
     },
+}
+
+/// Where a region lies.
+#[derive(clap::Args)]
+pub(crate) struct Place {
+    /// A file, on a tmpfs such as /dev/shm or on a DAX file system. With --pool, USER/NAME: a region of that user.
+    #[arg(value_name = "REGION")]
+    path: PathBuf,
+    /// The pool that has the region. Its bytes count towards what the user may have there.
+    #[arg(long, value_name = "DIR")]
+    pool: Option<PathBuf>,
+}
+
+impl Place {
+    fn path(&self) -> Result<PathBuf, Box<dyn std::error::Error>> {
+        let Some((pool, user, name)) = self.in_pool()? else {
+            return Ok(std::path::absolute(&self.path)?);
+        };
+        Ok(pool.region_path(user, name)?)
+    }
+
+    /// The pool, the user and the name.
+    #[allow(clippy::type_complexity)] // reason: used once
+    fn in_pool(&self) -> Result<Option<(Pool, &str, &str)>, Box<dyn std::error::Error>> {
+        let Some(pool) = &self.pool else { return Ok(None) };
+        let given = self.path.display();
+        let names = self.path.to_str().and_then(|path| path.split_once('/'));
+        let (user, name) = names.ok_or_else(|| {
+            format!("invalid region '{given}' of a pool (expected USER/NAME, e.g. guest/points)")
+        })?;
+        Ok(Some((Pool::open(&std::path::absolute(pool)?)?, user, name)))
+    }
+}
+
+fn create(
+    place: &Place,
+    size: u64,
+    is_checked: bool,
+) -> Result<PathBuf, Box<dyn std::error::Error>> {
+    let bytes = align_up(size, PAGE_BYTES);
+    let path = place.path()?;
+    let Some((pool, user, name)) = place.in_pool()? else {
+        let create = if is_checked { Region::create_checked } else { Region::create };
+        create(&path, bytes)?;
+        return Ok(path);
+    };
+    Region::check_size(&path, bytes)?;
+    let mut writer = pool.begin(Some(user))?;
+    let file = writer.reserve_region(bytes)?;
+    Region::fill(file, &path, bytes, is_checked)?;
+    Ok(writer.publish_region(name)?)
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     match command {
-        Command::Create { path, size, json } => {
-            let path = std::path::absolute(path)?;
-            Region::create(&path, align_up(*size, PAGE_BYTES))?;
+        Command::Create { place, size, checked, json } => {
+            let path = create(place, *size, *checked)?;
             match json {
                 true => print_json(&info(&path)?)?,
                 false => println!("{}", path.display()),
             }
         }
-        Command::Info { path, json } => {
-            let info = info(path)?;
+        Command::Info { place, json } => {
+            let info = info(&place.path()?)?;
             match json {
                 true => print_json(&info)?,
                 false => print_info(&info),
             }
         }
-        Command::Check { path, json } => return check(path, *json),
-        Command::Watch { path } => {
+        Command::Check { place, json } => return check(&place.path()?, *json),
+        Command::Watch { place } => {
             // A signal ends it; nothing has to be put in order.
-            Region::<Node>::open(path)?.watch(&AtomicBool::new(false))?;
+            Region::<Node>::open(&place.path()?)?.watch(&AtomicBool::new(false))?;
         }
-        Command::Guard { path, library, grace } => {
+        Command::Guard { place, library, grace } => {
             let library = GuardLibrary::load(library)?;
-            let path = std::path::absolute(path)?;
             let register = |region: &Region| library.register(region, *grace);
-            farfork::guard(&path, &register, &AtomicBool::new(false))?;
+            farfork::guard(&place.path()?, &register, &AtomicBool::new(false))?;
         }
-        Command::Destroy { path } => Region::destroy(path)?,
+        Command::Destroy { place } => Region::destroy(&place.path()?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -123,7 +177,8 @@ fn info(path: &Path) -> Result<Info, Box<dyn std::error::Error>> {
 }
 
 fn print_info(info: &Info) {
-    println!("region {}: {} at {:#x}", info.uuid, size::show(info.bytes), info.address);
+    let kind = if info.checked { "checked region" } else { "region" };
+    println!("{kind} {}: {} at {:#x}", info.uuid, size::show(info.bytes), info.address);
     println!(
         "{} objects, {} of them in mailboxes; {} of {} free, {} whole spans of 64K",
         info.objects,

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use farfork_image::catalog::{Catalog, ImageName};
 use farfork_node::client::{Client, StartedClone};
 use farfork_node::usage::Placement;
 use farfork_node::{paths, usage};
@@ -19,7 +18,7 @@ use crate::far::{FarArgs, FarPool};
 use crate::inherit::Inherit;
 use crate::output::print_json;
 use crate::pool::PoolArg;
-use crate::{CommandResult, clones, error_text, node, size, usage_error};
+use crate::{CommandResult, clones, error_text, named, node, size, usage_error};
 
 /// The clones to start.
 #[derive(clap::Args)]
@@ -105,9 +104,12 @@ pub(crate) struct Fetched {
     /// The node, and what it has.
     pub(crate) source: String,
     /// How they come.
-    pub(crate) transport: &'static str,
+    pub(crate) transport: String,
     /// Bytes that this machine has fetched so far, for all clones.
     pub(crate) fetched_bytes: u64,
+    /// Bytes that were read before the clones started, in the order of earlier clones' needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pushed_bytes: Option<u64>,
 }
 
 /// Runs the subcommand.
@@ -119,7 +121,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         Some(FarPool { path, cid }) => (path, cid),
         None => {
             let path = args.pool.path()?;
-            let cid = resolve(&Pool::open(&path)?, &args.image)?;
+            let cid = named::resolve(&Pool::open(&path)?, &args.image)?;
             (path, cid)
         }
     };
@@ -239,16 +241,6 @@ impl CloneArgs {
         }
         Ok(())
     }
-}
-
-/// The image with this name or id.
-pub(crate) fn resolve(pool: &Pool, image: &str) -> Result<Cid, Box<dyn Error>> {
-    if let Ok(cid) = image.parse() {
-        return Ok(cid);
-    }
-    let name: ImageName = image.parse()?;
-    let known = Catalog::of(pool).get(&name)?;
-    Ok(known.ok_or_else(|| format!("there is no image {name}; see \"farfork images list\""))?)
 }
 
 /// Kills a clone and waits for it. The clone, or its agent, may be gone already.

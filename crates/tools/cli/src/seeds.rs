@@ -12,9 +12,11 @@ use farfork_node::paths;
 use farfork_seed::handle::Handle;
 use farfork_seed::status::{self, Status};
 use farfork_seed::{Report, Settings};
+use farfork_types::TlsFiles;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 
+use crate::far::{TlsArgs, tls_options};
 use crate::output::print_json;
 use crate::restore::now_ns;
 use crate::{CommandResult, size};
@@ -39,6 +41,11 @@ pub(crate) struct PrepareArgs {
     /// has towards others.
     #[arg(long, value_name = "ADDRESS[:PORT]", env = "FARFORK_SEED_LISTEN", value_parser = listen_at)]
     listen: Option<SocketAddr>,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Serve nodes on this host by TCP, too. Otherwise they read through shared memory.
+    #[arg(long, env = "FARFORK_SEED_TCP_ONLY")]
+    tcp_only: bool,
     /// Write the handle to this address of the process, which waits there for it.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     reply_at: Option<u64>,
@@ -59,6 +66,8 @@ pub(crate) struct ReclaimArgs {
     /// Wait so many seconds for nodes whose clones may still fetch pages.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -91,6 +100,8 @@ struct RenewArgs {
     /// End the seed after so many seconds from now.
     #[arg(long, value_name = "SECONDS", default_value_t = EXPIRES_S, value_parser = clap::value_parser!(u64).range(..=LONGEST_S))]
     expires: u64,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -117,6 +128,11 @@ pub(crate) struct KeeperArgs {
     /// Make id and key of 64 bits each.
     #[arg(long)]
     short_key: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Offer no shared memory.
+    #[arg(long)]
+    tcp_only: bool,
 }
 
 fn listen_at(text: &str) -> Result<SocketAddr, String> {
@@ -137,7 +153,7 @@ fn directory() -> PathBuf {
 
 /// Runs `farfork prepare`.
 pub(crate) fn prepare(args: &PrepareArgs) -> CommandResult {
-    let mut keeper = StartedKeeper::start(args)?;
+    let mut keeper = StartedKeeper::start(args, args.tls.files()?.as_ref())?;
     let report = keeper.report()?;
     if args.json {
         print_json(&report)?;
@@ -166,7 +182,7 @@ struct StartedKeeper {
 }
 
 impl StartedKeeper {
-    fn start(args: &PrepareArgs) -> io::Result<StartedKeeper> {
+    fn start(args: &PrepareArgs, tls: Option<&TlsFiles>) -> io::Result<StartedKeeper> {
         let stderr = File::from(memfd_create("farfork-keeper", MemfdFlags::CLOEXEC)?);
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["seed-keeper", "--pid", &args.pid.to_string()]);
@@ -179,6 +195,8 @@ impl StartedKeeper {
             command.args(["--reply-at", &address.to_string()]);
         }
         command.args(args.short_key.then_some("--short-key"));
+        command.args(args.tcp_only.then_some("--tcp-only"));
+        command.args(tls.into_iter().flat_map(tls_options));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr.try_clone()?);
         Ok(StartedKeeper { child: command.current_dir("/").spawn()?, stderr })
     }
@@ -225,6 +243,8 @@ pub(crate) fn keep(args: &KeeperArgs) -> CommandResult {
         requested: Instant::now() - since,
         reply_at: args.reply_at,
         short_key: args.short_key,
+        tls: args.tls.files()?,
+        tcp_only: args.tcp_only,
     };
     farfork_seed::keep(&settings, hand_over)?;
     Ok(ExitCode::SUCCESS)
@@ -248,17 +268,20 @@ fn hand_over(report: &Report) -> io::Result<()> {
 struct Reclaimed {
     id: String,
     cut_off: usize,
+    cut_off_clones: u32,
 }
 
 /// Runs `farfork reclaim`.
 pub(crate) fn reclaim(args: &ReclaimArgs) -> CommandResult {
-    let cut_off = farfork_seed::reclaim(&args.handle, Duration::from_secs(args.wait))?.cut_off;
+    let (tls, wait) = (args.tls.files()?, Duration::from_secs(args.wait));
+    let ended = farfork_seed::reclaim(&args.handle, tls.as_ref(), wait)?;
+    let (cut_off, cut_off_clones) = (ended.cut_off, ended.cut_off_clones);
     let id = args.handle.id.to_string();
     if args.json {
-        print_json(&Reclaimed { id, cut_off })?;
+        print_json(&Reclaimed { id, cut_off, cut_off_clones })?;
     } else if cut_off > 0 {
         eprintln!(
-            "seed {id} has ended after {} s; {cut_off} connected nodes can no longer fetch its pages",
+            "seed {id} has ended after {} s; {cut_off_clones} clones on {cut_off} connected nodes can no longer fetch its pages",
             args.wait
         );
     } else {
@@ -275,8 +298,8 @@ struct Renewed {
 }
 
 fn renew(args: &RenewArgs) -> CommandResult {
-    let expires = Duration::from_secs(args.expires);
-    let expires_unix_s = farfork_seed::renew(&args.handle, expires)?.expires_unix_s;
+    let (tls, expires) = (args.tls.files()?, Duration::from_secs(args.expires));
+    let expires_unix_s = farfork_seed::renew(&args.handle, tls.as_ref(), expires)?.expires_unix_s;
     let id = args.handle.id.to_string();
     if args.json {
         print_json(&Renewed { id, expires_unix_s })?;
@@ -301,7 +324,7 @@ pub(crate) fn list(args: &ListArgs) -> CommandResult {
         return Ok(ExitCode::SUCCESS);
     }
     println!(
-        "SEED                              STATE    PID              EXPIRES  RESUMES  NODES  SENT"
+        "SEED                              STATE    PID              EXPIRES  RESUMES  NODES  CLONES  SENT"
     );
     for seed in &seeds {
         println!("{}", line(seed));
@@ -314,7 +337,7 @@ fn line(seed: &Status) -> String {
     let left = now.map_or(0, |now| seed.expires_unix_s.saturating_sub(now.as_secs()));
     let pid =
         if seed.parent_lives { seed.pid.to_string() } else { format!("{} (exited)", seed.pid) };
-    let (id, state, resumes, nodes) = (&seed.id, &seed.state, seed.resumes, seed.nodes);
+    let Status { id, state, resumes, nodes, clones, .. } = seed;
     let (left, sent) = (format!("{left} s"), size::show(seed.served_bytes));
-    format!("{id:33} {state:8} {pid:16} {left:8} {resumes:<8} {nodes:<6} {sent}")
+    format!("{id:33} {state:8} {pid:16} {left:8} {resumes:<8} {nodes:<6} {clones:<7} {sent}")
 }

@@ -1,5 +1,6 @@
 //! `farfork serve`.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::io::Write;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use farfork_platform::backend;
 use farfork_platform::serve::{Settings, run as serve};
+use farfork_policy::share::Cell;
 use farfork_pool::Pool;
 
 use crate::log::{self, LogFormat};
@@ -58,6 +60,10 @@ pub(crate) struct Args {
     /// JSON file with settings of the policies. Settings not given keep their defaults.
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
+    /// Profile of a function, as farfork profile writes it, for the policy that chooses shares of near memory. May be
+    /// repeated.
+    #[arg(long, value_name = "FILE")]
+    profile: Vec<PathBuf>,
     /// Format of the log on stderr.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     log_format: LogFormat,
@@ -68,13 +74,14 @@ pub(crate) struct Args {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> CommandResult {
+    let policies = args.policies.as_deref().map(policies).transpose()?.unwrap_or_default();
+    let profiles = profiles(&args.profile)?;
     if !rustix::process::geteuid().is_root() {
         return Err("cannot serve: only root can create the containers of functions".into());
     }
     log::begin(args.log_format, args.log_level);
     let pool = args.pool.path()?;
     let state = std::path::absolute(&args.state)?;
-    let policies = args.policies.as_deref().map(policies).transpose()?.unwrap_or_default();
     let settings = Settings {
         backend: backend::Settings {
             program: std::env::current_exe()?,
@@ -91,6 +98,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         nodejs: args.nodejs.as_deref().map(program).transpose()?,
         state: state.clone(),
         policies,
+        profiles,
         retention: (args.retention_days > 0).then(|| DAY * args.retention_days),
     };
     serve(&settings, |address| {
@@ -106,7 +114,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 
 /// The path of a program. A name without a slash means the program beside farfork's own, as in a virtual
 /// environment, or else the one in `PATH`.
-fn program(path: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn program(path: &Path) -> std::io::Result<PathBuf> {
     if path.components().count() > 1 {
         return std::path::absolute(path);
     }
@@ -122,6 +130,22 @@ pub(crate) fn policies(file: &Path) -> Result<farfork_policy::Settings, Box<dyn 
     serde_json::from_slice(&text).map_err(|wrong| {
         format!("invalid settings of policies in {}: {wrong}", file.display()).into()
     })
+}
+
+/// Profiles by the names of their functions.
+fn profiles(files: &[PathBuf]) -> Result<BTreeMap<String, Vec<Cell>>, Box<dyn Error>> {
+    let mut profiles = BTreeMap::new();
+    for file in files {
+        let (function, cells) = farfork_sim::profile::facts(file)?;
+        if profiles.insert(function.clone(), cells).is_some() {
+            let file = file.display();
+            return Err(format!(
+                "cannot use the profile in {file}: there is another one of function '{function}'; give one of them"
+            )
+            .into());
+        }
+    }
+    Ok(profiles)
 }
 
 fn node_memory(args: &Args, pool: &Pool) -> Result<u64, Box<dyn Error>> {

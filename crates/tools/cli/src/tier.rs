@@ -5,23 +5,25 @@ use std::error::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use farfork_far::open_far_side;
 use farfork_far::place::Place;
 use farfork_far::start;
+use farfork_far::{hold, open_far_side};
 use farfork_image::catalog::ImageName;
 use farfork_image::chunked::Chunked;
 use farfork_image::format::far_chunks;
+use farfork_image::holds::holder;
 use farfork_image::tier::{self, FarNode};
 use farfork_node::{node_of, paths};
 use farfork_pages::{Access, cold_chunks};
 use farfork_pool::{ImageFile, Pool};
-use farfork_types::Cid;
+use farfork_types::{Cid, PAGE_BYTES};
 use rustix::fs::{Advice, fadvise};
 
-use crate::far::{STDIN, key_file};
+use crate::far::{STDIN, TlsArgs, key_file};
 use crate::pool::PoolArg;
 use crate::progress::Progress;
-use crate::{checkpoint, restore, size};
+use crate::vm::record;
+use crate::{checkpoint, named, size};
 
 /// Another node, and its key.
 #[derive(clap::Args)]
@@ -30,6 +32,8 @@ pub(crate) struct NodeArgs {
     /// the run directory.
     #[arg(long = "far-key", value_name = "FILE", env = "FARFORK_FAR_KEY")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Limit of a read from that node, in milliseconds.
     #[arg(long, value_name = "MS", env = "FARFORK_FAR_DEADLINE_MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
     far_deadline_ms: u64,
@@ -77,7 +81,8 @@ impl NodeArgs {
     fn at(&self, address: &str) -> Result<FarNode, Box<dyn Error>> {
         let place = Place::of(&paths::run_directory(), address);
         let key = key_file(self.key.as_deref(), &place)?;
-        Ok(FarNode { address: address.to_owned(), key, deadline_ms: self.far_deadline_ms })
+        let (tls, deadline_ms) = (self.tls.files()?, self.far_deadline_ms);
+        Ok(FarNode { address: address.to_owned(), key, tls, deadline_ms })
     }
 }
 
@@ -90,7 +95,7 @@ fn side(node: &FarNode, cid: Cid) -> Result<File, Box<dyn Error>> {
 /// Moves parts of an image.
 pub(crate) fn tier(args: &TierArgs) -> Result<(), Box<dyn Error>> {
     let pool = args.pool.open()?;
-    let cid = restore::resolve(&pool, &args.image)?;
+    let cid = named::resolve(&pool, &args.image)?;
     let file = pool.find(cid)?;
     let image = Chunked::read_from(&file)?;
     let chosen = chunks(args, &pool, &image)?;
@@ -109,20 +114,43 @@ pub(crate) fn tier(args: &TierArgs) -> Result<(), Box<dyn Error>> {
         }
     };
     let is_there = file.far().is_none_or(|far| far.source == node.address);
+    if !chosen.is_empty() {
+        hold(&node, cid, &holder(&pool))?;
+    }
     if chosen == before && is_there {
         eprintln!("nothing to move: {}", line(&file));
         return Ok(());
     }
-    let side = side(&node, cid)?;
+    let moved = retier(&pool, &file, &chosen, &node);
+    let now = if moved.is_ok() { !chosen.is_empty() } else { !before.is_empty() && is_there };
+    if !now {
+        named::release(&holder(&pool), cid, &node);
+    }
+    if moved.is_ok()
+        && !is_there
+        && let Some(far) = file.far()
+    {
+        named::release(&holder(&pool), cid, &node_of(far));
+    }
+    moved?;
+    eprintln!("{}", line(&pool.find(cid)?));
+    Ok(())
+}
+
+fn retier(
+    pool: &Pool,
+    file: &ImageFile,
+    chosen: &BTreeSet<usize>,
+    node: &FarNode,
+) -> Result<(), Box<dyn Error>> {
+    let side = side(node, file.id.cid)?;
     let whole = file.with_far_file(side.try_clone()?)?;
     let mut progress = Progress::new("comparing");
     let shown = &mut |done, all| progress.windows(done, all);
-    tier::retier(&pool, &whole, &chosen, &node, shown)?;
-    drop(progress);
+    let moved = tier::retier(pool, &whole, chosen, node, shown);
     // What was compared need not stay in this machine's memory.
     let _ = fadvise(&side, 0, None, Advice::DontNeed);
-    eprintln!("{}", line(&pool.find(cid)?));
-    Ok(())
+    Ok(moved?)
 }
 
 /// The parts that are to lie far.
@@ -178,7 +206,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<(), Box<dyn Error>> {
     let place = Place::of(&paths::run_directory(), &node.address);
     let program = std::env::current_exe()?;
     let command = farfork_far::mount_command(&program, "mount", &place, &node, None);
-    start::ensure(&place, &command)?;
+    start::ensure_with(&place, &command, node.tls.as_ref())?;
     let cid: Cid = start::find(&place, &args.image, false)?.parse()?;
     if pool.find(cid).is_ok() {
         return Err(format!("the pool at {} has image {cid} already", pool.path().display()).into());
@@ -197,5 +225,29 @@ pub(crate) fn pull(args: &PullArgs) -> Result<(), Box<dyn Error>> {
     checkpoint::publish(&pool, &name, cid)?;
     println!("{cid}");
     eprintln!("{name}");
+    // An image is whole without.
+    if let Err(why) = copy_record(&pool, &place, cid) {
+        eprintln!("farfork: what machines need of image {cid} was not copied: {why}");
+    }
+    Ok(())
+}
+
+/// Copies which pages of a virtual machine's memory its machines needed at the other node.
+fn copy_record(pool: &Pool, place: &Place, cid: Cid) -> Result<(), Box<dyn Error>> {
+    let Chunked::VirtualMachine(snapshot) = Chunked::read_from(&pool.find(cid)?)? else {
+        return Ok(());
+    };
+    let pages = snapshot.map.memory_bytes() / PAGE_BYTES;
+    let mut needed = Vec::new();
+    for (first, count) in start::record(place, &cid.to_string())? {
+        let end = first.saturating_add(count).min(pages);
+        needed.extend((first..end).map(|page| page as u32));
+        if needed.len() as u64 > pages {
+            return Err("it names pages more than once".into());
+        }
+    }
+    if !needed.is_empty() {
+        record::add(pool, cid, &needed)?;
+    }
     Ok(())
 }

@@ -188,7 +188,7 @@ fn directories_created_by_another_user_are_refused() {
     drop(Pool::create(&pool, 8 << 20).expect("a pool"));
     give_away(&pool, user);
     let binary = place.0.join("farfork");
-    fs::copy(env!("CARGO_BIN_EXE_farfork"), &binary).expect("a copy that every user can execute");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_farfork")), &binary);
     let farfork = |arguments: &[&str]| {
         let mut command = Command::new(&binary);
         for variable in ["FARFORK_RUN", "FARFORK_POOL", "FARFORK_NODE", "XDG_RUNTIME_DIR"] {
@@ -215,6 +215,13 @@ fn directories_created_by_another_user_are_refused() {
     assert!(output.status.success(), "{output:?}");
     let output = farfork(&["pool", "destroy", &pool.display().to_string()]);
     assert!(output.status.success() && !pool.exists(), "{output:?}");
+}
+
+/// Another process copies: a child that another test forks would inherit a descriptor that is open for
+/// writing, and the program could not be executed (ETXTBSY) before the child executes its own.
+fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp starts");
+    assert!(copied.success(), "{copied}");
 }
 
 /// Makes `user` the owner of a file, or of a directory and what lies in it.

@@ -29,7 +29,7 @@ impl Group {
             Group::Better => "Better with",
             Group::Ghosts => "For ghosts",
             Group::Users => "For users without root",
-            Group::Later => "For other media, far memory and comparisons",
+            Group::Later => "For far memory, virtual machines, other media and comparisons",
         }
     }
 }

@@ -57,6 +57,11 @@ pub(crate) struct Args {
     /// Objective for the mean latency, in milliseconds.
     #[arg(long, value_name = "MS", value_parser = objective)]
     slo_mean_ms: Option<f64>,
+    /// By how much calls may be slower than with all memory of an instance near, in percent. Instances then start with a
+    /// share of the image near, which the policy of shares chooses (by default one that learns from calls). Default:
+    /// unchanged; without one, shares are not decided.
+    #[arg(long, value_name = "PERCENT", value_parser = tolerance)]
+    latency_tolerance: Option<f64>,
     /// Let plain HTTP requests call the function without a key. They cannot override the parameters
     /// that the function was deployed with. --web is --web true. Default: unchanged.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "true")]
@@ -169,7 +174,11 @@ fn kind(args: &Args) -> Option<String> {
 /// The new annotations of the function; `None` if they do not change. Annotations that are not given
 /// keep their values.
 fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn Error>> {
-    let objectives = [("slo-p99-ms", args.slo_p99_ms), ("slo-mean-ms", args.slo_mean_ms)];
+    let objectives = [
+        ("slo-p99-ms", args.slo_p99_ms),
+        ("slo-mean-ms", args.slo_mean_ms),
+        ("latency-tolerance", args.latency_tolerance),
+    ];
     let objectives =
         objectives.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?))));
     let web = args.web.map(Web::annotations).into_iter().flatten();
@@ -228,6 +237,13 @@ fn code(args: &Args, kind: &str) -> Result<(String, Option<String>), Box<dyn Err
         Err(archive) => STANDARD.encode(archive.into_bytes()),
     };
     Ok((code, installed_for))
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=1000.0).contains(percent));
+    percent.ok_or_else(|| {
+        format!("invalid tolerance '{text}' (expected percent from 0 to 1000, e.g. 5)")
+    })
 }
 
 fn objective(text: &str) -> Result<f64, String> {

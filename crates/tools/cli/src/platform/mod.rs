@@ -15,6 +15,6 @@ mod kind;
 pub(crate) mod logs;
 mod package;
 mod parameters;
-mod remote;
+pub(crate) mod remote;
 pub(crate) mod top;
 mod view;

@@ -16,6 +16,9 @@ pub(super) fn json(event: &Event) -> Value {
                 "event": "filled", "machine": machine, "pid": pid, "pages": pages, "took_ms": took_ms,
             })
         }
+        Event::Adapted { pages, forgotten } => {
+            json!({ "event": "adapted", "pages": pages, "forgotten": forgotten })
+        }
         Event::Ended { machine, pid, counters } => ended(*machine, *pid, counters),
         Event::Refused { pid, why, is_stopped } => {
             let why = why.to_string();

@@ -1,22 +1,24 @@
 //! `farfork vm import` and `export`.
 
 use std::error::Error;
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::header::Kind;
 use farfork_image::tier;
 use farfork_image::vm::{self, Imported, Monitor, Snapshot};
-use farfork_node::with_far_side;
+use farfork_node::{ServedImage, with_far_side};
 use farfork_pool::{ImageFile, Pool};
 use farfork_sys::words;
 use serde::Serialize;
 
 use super::record;
 use crate::output::print_json;
+use crate::pool::PoolArg;
 use crate::progress::Progress;
 use crate::unfinished::UnfinishedFile;
-use crate::{checkpoint, restore, size};
+use crate::{checkpoint, named, size};
 
 #[derive(Serialize)]
 struct Made<'a> {
@@ -29,32 +31,71 @@ struct Made<'a> {
     pool_bytes: u64,
 }
 
-/// Makes an image of a snapshot and names it.
-pub(super) fn import(
-    pool: &Pool,
-    name: &ImageName,
-    snapshot: &Path,
-    memory: &Path,
+/// What to import, and as what.
+#[derive(clap::Args)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Name of the image: USER/FUNCTION[:TAG]. An existing name of a snapshot moves to the new image,
+    /// and the old image is removed with its last name.
+    #[arg(long)]
+    name: ImageName,
+    /// State file of the virtual machine.
+    snapshot: PathBuf,
+    /// Memory file of the virtual machine.
+    memfile: PathBuf,
+    /// Name or id of the snapshot that the machine was started from: holes of the memory file (Firecracker's snapshot type
+    /// Diff) are pages that are still as they are there. The new image is whole by itself. Copy such a file so that
+    /// its holes stay, and no others come: a page of zeros is not a hole.
+    #[arg(long, value_name = "IMAGE")]
+    base: Option<String>,
+    /// Print one JSON document.
+    #[arg(long)]
     json: bool,
-) -> Result<(), Box<dyn Error>> {
+}
+
+/// Makes an image of a snapshot and names it.
+pub(super) fn import(args: &Import) -> Result<(), Box<dyn Error>> {
+    let Import { pool, name, snapshot, memfile, base, json } = args;
+    let pool = &pool.open()?;
     demand_free(pool, name)?;
+    let base = base.as_ref().map(|image| open(pool, image)).transpose()?;
+    let base_snapshot = base.as_ref().map(Snapshot::read_from).transpose()?;
+    let base = base_snapshot.as_ref().zip(base.as_ref());
     let mut shown = Progress::new("importing");
     let progress = &mut |doing, done, all| shown.bytes_of(doing, done, all);
-    let made = vm::import(pool, Some(name.user()), snapshot, memory, progress)?;
+    let made = vm::import(pool, Some(name.user()), snapshot, memfile, base, progress)?;
     drop(shown);
     // Once more: reading a large memory takes a while.
-    demand_free(pool, name).inspect_err(|_| drop(checkpoint::remove(pool, made.cid)))?;
+    demand_free(pool, name).inspect_err(|_| drop(named::remove(pool, made.cid)))?;
     checkpoint::publish(pool, name, made.cid)?;
-    report(name, &made, json)
+    report(name, &made, *json)
 }
 
 /// The image, with the other node's file of it if parts lie there.
 pub(super) fn open(pool: &Pool, image: &str) -> Result<ImageFile, Box<dyn Error>> {
-    let file = pool.find(restore::resolve(pool, image)?)?;
-    let Some(whole) = with_far_side(&file)? else { return Ok(file) };
+    let file = pool.find(named::resolve(pool, image)?)?;
+    Ok(whole(&file)?.unwrap_or(file))
+}
+
+/// The same for as long as machines use it: the image stays in the pool.
+pub(super) fn borrow(pool: Pool, image: &str) -> Result<(ServedImage, ImageFile), Box<dyn Error>> {
+    let cid = named::resolve(&pool, image)?;
+    let served = ServedImage::borrow(pool, cid)?;
+    let own = served.image().image();
+    let file = match whole(own)? {
+        Some(whole) => whole,
+        None => ImageFile::handed_over(own.file().try_clone()?, cid)?,
+    };
+    Ok((served, file))
+}
+
+/// An image with the other node's file of it, if parts lie there.
+fn whole(file: &ImageFile) -> Result<Option<ImageFile>, Box<dyn Error>> {
+    let Some(whole) = with_far_side(file)? else { return Ok(None) };
     let node = whole.far().map(|far| far.source.as_str()).unwrap_or_default();
     tier::demand_same(&whole, node)?;
-    Ok(whole)
+    Ok(Some(whole))
 }
 
 /// Writes the image anew, with the pages that machines needed beside each other, and gives it its name.
@@ -123,14 +164,15 @@ fn report(name: &ImageName, made: &Imported, json: bool) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Writes the files that were imported. After a failure there is no partial file.
+/// Writes the files that were imported, or the state alone. After a failure there is no partial file.
 pub(super) fn export(
     pool: &Pool,
     image: &str,
     snapshot: &Path,
-    memory: &Path,
+    memory: Option<&Path>,
 ) -> Result<(), Box<dyn Error>> {
-    if std::path::absolute(snapshot)? == std::path::absolute(memory)? {
+    let absolute = |path: &Path| std::path::absolute(path);
+    if memory.map(absolute).transpose()?.is_some_and(|path| Some(path) == absolute(snapshot).ok()) {
         return Err("cannot export state and memory to one file: give two paths".into());
     }
     let file = open(pool, image)?;
@@ -139,12 +181,15 @@ pub(super) fn export(
         let path = path.display().to_string();
         move |error: std::io::Error| format!("cannot export to {path}: {}", words::of(&error))
     };
-    let (state_name, state) = UnfinishedFile::beside(snapshot).map_err(refused(snapshot))?;
-    let (memory_name, pages) = UnfinishedFile::beside(memory).map_err(refused(memory))?;
-    let mut shown = Progress::new("exporting");
-    let progress = &mut |done, all| shown.bytes_of("exporting", done, all);
-    vm::export(&source, &file, (snapshot, &state), (memory, &pages), progress)?;
-    drop(shown);
-    memory_name.finish(&pages).map_err(refused(memory))?;
+    let (state_name, mut state) = UnfinishedFile::beside(snapshot).map_err(refused(snapshot))?;
+    state.write_all(&source.state).map_err(refused(snapshot))?;
+    if let Some(path) = memory {
+        let (name, memory) = UnfinishedFile::beside(path).map_err(refused(path))?;
+        let mut shown = Progress::new("exporting");
+        let progress = &mut |done, all| shown.bytes_of("exporting", done, all);
+        vm::export(&source, &file, (path, &memory), progress)?;
+        drop(shown);
+        name.finish(&memory).map_err(refused(path))?;
+    }
     Ok(state_name.finish(&state).map_err(refused(snapshot))?)
 }

@@ -20,9 +20,18 @@ pub(super) fn known(pool: &Pool, cid: Cid) -> Result<Vec<u32>, PoolError> {
 }
 
 /// Adds pages to those that are known.
-pub(super) fn add(pool: &Pool, cid: Cid, needed: &[u32]) -> Result<(), PoolError> {
+pub(crate) fn add(pool: &Pool, cid: Cid, needed: &[u32]) -> Result<(), PoolError> {
     pool.add_users_bits(cid, &bits_of(needed))?;
     pool.add_access_order(cid, needed)
+}
+
+/// Records which pages are needed now. If others were before, these are forgotten first: should this process be killed
+/// between the two, nothing is known, and the next machine is recorded.
+pub(super) fn put(pool: &Pool, cid: Cid, hot: &[u32], replaces: bool) -> Result<(), PoolError> {
+    if replaces {
+        pool.reset_access(cid, false)?;
+    }
+    add(pool, cid, hot)
 }
 
 fn bits_of(pages: &[u32]) -> PageBits {

@@ -1,19 +1,19 @@
 //! `farfork vm serve`.
 
-use std::error::Error;
 use std::io::stdin;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{self, ExitCode, Stdio};
 
 use farfork_image::vm::Snapshot;
-use farfork_pageserver::{Event, Holder, Record, Recording};
+use farfork_pageserver::{Event, Holder, Learnt, Record, Recording};
 use farfork_pool::Pool;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use serde_json::json;
 
-use super::{events, files, record};
+use super::metrics::Metrics;
+use super::{events, files, record, signals};
 use crate::CommandResult;
 
 /// The command that serves what this one holds.
@@ -21,47 +21,50 @@ pub(super) const SERVER: &str = "serve-pages";
 
 /// Holds machines, and has a process of this program serve them.
 pub(super) fn run(
-    pool: &Pool,
+    pool: Pool,
     image: &str,
     socket: &Path,
     record: Record,
+    metrics: Option<SocketAddr>,
     json: bool,
 ) -> CommandResult {
-    let file = files::open(pool, image)?;
+    let (served, file) = files::borrow(pool, image)?;
+    let pool = served.image().pool();
     let snapshot = Snapshot::read_from(&file)?;
-    let signals = signals()?;
+    let signals = signals::blocked()?;
+    let metrics = metrics.map(Metrics::serve).transpose()?;
+    if let Some((_, address)) = &metrics {
+        match json {
+            true => println!("{}", json!({ "event": "metrics", "address": address })),
+            false => eprintln!("metrics are at http://{address}/metrics"),
+        }
+    }
     let mut start = |channel: OwnedFd| {
         let mut command = process::Command::new("/proc/self/exe");
         // Keys that interrupt this process must not kill the server first.
         command.args(["vm", SERVER]).process_group(0);
         command.stdin(Stdio::from(channel)).stdout(Stdio::null()).spawn()
     };
-    let mut show = |event: Event| match event {
-        event if json => println!("{}", events::json(&event)),
-        Event::Listening { path } => println!("{}", path.display()),
-        event => eprintln!("{event}"),
+    let mut show = |event: Event| {
+        if let Some((metrics, _)) = &metrics {
+            metrics.note(&event);
+        }
+        match event {
+            event if json => println!("{}", events::json(&event)),
+            Event::Listening { path } => println!("{}", path.display()),
+            event => eprintln!("{event}"),
+        }
     };
     let cid = file.id.cid;
-    let mut save = |needed: Vec<u32>| {
-        if let Err(refused) = record::add(pool, cid, &needed) {
-            eprintln!("farfork: the pages that the machine needed were not recorded: {refused}");
+    let mut save = |learnt: Learnt| {
+        if let Err(refused) = record::put(pool, cid, &learnt.hot, learnt.forgotten > 0) {
+            eprintln!("farfork: the pages that machines need were not recorded: {refused}");
         }
     };
     let recording = Recording { record, known: record::known(pool, cid)?, save: &mut save };
     let mut holder = Holder::listen(socket, (&snapshot, &file), &mut start, &mut show, recording)?;
     holder.run(signals.as_fd())?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Interrupts and requests to end, from here on to be read.
-fn signals() -> Result<SignalFd, Box<dyn Error>> {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGINT);
-    set.add(Signal::SIGTERM);
-    let failed = |_| "cannot wait for signals";
-    set.thread_block().map_err(failed)?;
-    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-    Ok(SignalFd::with_flags(&set, flags).map_err(failed)?)
 }
 
 /// Serves what a holder sends over stdin.

@@ -8,7 +8,7 @@ use farfork_pool::{ImageFile, Pool};
 use serde::Serialize;
 
 use crate::output::print_json;
-use crate::{restore, size};
+use crate::{named, size};
 
 /// What a snapshot holds and takes.
 #[derive(Serialize)]
@@ -70,6 +70,6 @@ impl Description {
 
 /// Runs the subcommand.
 pub(super) fn run(pool: &Pool, image: &str, json: bool) -> Result<(), Box<dyn Error>> {
-    let file = pool.find(restore::resolve(pool, image)?)?;
+    let file = pool.find(named::resolve(pool, image)?)?;
     Description::of(pool, &file)?.print(json)
 }

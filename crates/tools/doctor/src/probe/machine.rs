@@ -35,6 +35,13 @@ pub(super) const PROBES: &[Probe] = &[
         look: || cpu_features(&["amx_tile"]),
     },
     Probe {
+        id: "protection_keys",
+        group: Group::Later,
+        needed_for: "keeping stray stores off the tables of a region of objects, which farfork does not do yet",
+        advice: "nothing: regions work without them",
+        look: || cpu_features(&["pku"]),
+    },
+    Probe {
         id: "vdso_getrandom",
         group: Group::Better,
         needed_for: "fast random numbers in user space; clones get a fresh state",

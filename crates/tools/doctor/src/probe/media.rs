@@ -3,14 +3,13 @@
 use super::raw::{HUGE_BYTES, Mapping};
 use super::{Finding, Probe, setting, while_doing};
 use crate::Group;
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, openat};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
     fsopen,
 };
-use rustix::process::{getegid, geteuid};
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 pub(super) const PROBES: &[Probe] = &[
@@ -43,13 +42,6 @@ pub(super) const PROBES: &[Probe] = &[
         advice: "online the memory with daxctl reconfigure-device, or keep the pool on tmpfs",
         look: cxl_memory_node,
     },
-    Probe {
-        id: "fuse_file_system",
-        group: Group::Later,
-        needed_for: "clones of images on another node (restore --far)",
-        advice: "run as root; load the module fuse, and give the container /dev/fuse",
-        look: fuse_file_system,
-    },
 ];
 
 const TRIAL_BYTES: usize = 2 * HUGE_BYTES;
@@ -69,23 +61,6 @@ fn tmpfs_huge_pages() -> Finding {
         kib if kib * 1024 == TRIAL_BYTES => Ok(format!("mapped {kib} KiB of a file by huge pages")),
         kib => Err(format!("mapped only {kib} of {} KiB by huge pages", TRIAL_BYTES / 1024)),
     }
-}
-
-/// Mounts a file system that this process would serve, and that nothing looks into.
-fn fuse_file_system() -> Finding {
-    let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(while_doing("opening /dev/fuse"))?;
-    let mount = || -> rustix::io::Result<OwnedFd> {
-        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_set_string(&context, "fd", device.as_raw_fd().to_string())?;
-        fsconfig_set_string(&context, "rootmode", "40000")?;
-        fsconfig_set_string(&context, "user_id", geteuid().as_raw().to_string())?;
-        fsconfig_set_string(&context, "group_id", getegid().as_raw().to_string())?;
-        fsconfig_create(&context)?;
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
-    };
-    mount().map_err(while_doing("mounting a FUSE file system"))?;
-    Ok("mounted a file system of its own through /dev/fuse".to_owned())
 }
 
 fn detached_tmpfs() -> rustix::io::Result<OwnedFd> {

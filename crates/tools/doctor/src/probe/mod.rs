@@ -2,6 +2,7 @@
 
 mod cgroups;
 mod criu;
+mod far;
 mod filters;
 mod ghosts;
 mod limits;
@@ -51,7 +52,7 @@ impl Probe {
 
 /// Every probe of every family.
 pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
-    let families: [&'static [Probe]; 13] = [
+    let families: [&'static [Probe]; 14] = [
         machine::PROBES,
         privileges::PROBES,
         tracing::PROBES,
@@ -64,6 +65,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Probe> {
         cgroups::PROBES,
         ghosts::PROBES,
         limits::PROBES,
+        far::PROBES,
         criu::PROBES,
     ];
     families.into_iter().flatten()
@@ -134,6 +136,8 @@ mod tests {
             ("seccomp_user_notification", libc::SYS_clone3),
             ("container_namespaces", libc::SYS_unshare),
             ("container_root", libc::SYS_mount),
+            ("fuse_resend", libc::SYS_fsopen),
+            ("kvm", libc::SYS_openat),
             ("io_uring", libc::SYS_io_uring_setup),
             ("cgroup_memory", libc::SYS_mkdir),
         ] {

@@ -8,8 +8,8 @@ use toml::Table;
 const LAYERS: &[&[&str]] = &[
     &["types", "caches"],
     &["sys", "policy", "handle"],
-    &["plan", "caches-qemu", "scheduler"],
-    &["restorer", "pool", "objects", "fabric", "minivmm"],
+    &["plan", "caches-qemu", "profile", "scheduler"],
+    &["restorer", "pool", "objects", "fabric", "mount", "minivmm"],
     &["image"],
     &["pages", "far", "pageserver"],
     &["checkpoint", "restore", "doctor", "audit"],
