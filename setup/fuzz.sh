@@ -1,7 +1,8 @@
 #!/bin/bash
 set -euo pipefail
 # Fuzzes all readers, or the named ones, for 120 seconds each, or FARFORK_FUZZ_SECONDS. Part of
-# `make test-long`; `make test` runs the same targets on their seeds (crates/storage/image/tests/it/replay.rs).
+# `make test-long`; `make test` runs the same targets on their seeds (replay.rs in crates/storage/image/tests/it and
+# crates/vm/pageserver/tests/it).
 #
 # Neither cargo-fuzz nor a nightly compiler is needed: libFuzzer is in the crate libfuzzer-sys, and the
 # compiler's coverage pass is a stable option. They would add the address sanitizer, which finds little
@@ -10,11 +11,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FARFORK_FUZZ_SECONDS:-120}
 names=("$@")
-[ $# -gt 0 ] || names=(metadata archive pool protocol snapshot)
+[ $# -gt 0 ] || names=(metadata archive pool protocol snapshot handover)
 host=x86_64-unknown-linux-gnu
 target=${CARGO_TARGET_DIR:-fuzz/target}
 build=$PWD/build/fuzz
-FARFORK_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --package farfork-image --test it seeds
+FARFORK_FUZZ_SEEDS=$PWD/fuzz/corpus cargo test --quiet --package farfork-image --package farfork-pageserver \
+    --test it seeds
 export CARGO_TARGET_DIR=$target/fuzz
 readonly coverage="-Cpasses=sancov-module --cfg fuzzing
     -Cllvm-args=-sanitizer-coverage-level=4
