@@ -15,7 +15,7 @@ setup:
 	@setup/all.sh
 
 run: setup
-	cargo build --release
+	cargo build --release $$(setup/features.sh)
 	.venv/bin/python -m farfork.demo
 	.venv/bin/python -m farfork.demo.platform
 

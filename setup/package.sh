@@ -9,7 +9,8 @@ python=.venv/bin/python
 rm -rf "$out"
 mkdir -p "$out"
 
-cargo build --release --package farfork-cli --bin farfork
+# shellcheck disable=SC2046
+cargo build --release --package farfork-cli --bin farfork $(FARFORK_RDMA=1 setup/features.sh)
 program=${CARGO_TARGET_DIR:-$PWD/target}/release/farfork
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' python/pyproject.toml)
 # The oldest C library that the program runs with.

@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 readonly here=$PWD/build/qemu
 readonly archive=http://deb.debian.org/debian
 readonly keys=/usr/share/keyrings/debian-archive-keyring.gpg
-# For persistent memory and file systems with DAX.
-readonly modules=(nfit nd_pmem ext4 xfs unix_diag)
+# For persistent memory and file systems with DAX; far memory by RDMA on a network device that loops back.
+readonly modules=(nfit nd_pmem ext4 xfs unix_diag dummy crc32_generic rdma_rxe ib_uverbs)
 
 unavailable() {
     echo "setup: $*" >&2

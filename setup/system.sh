@@ -8,6 +8,10 @@ if [ "${1:-}" = --tests ] || [ "${1:-}" = --bench ]; then
     # An emulated processor, to count cache misses.
     packages+=(qemu-user)
 fi
+if [ "${1:-}" = --bench ]; then
+    # What objects in shared memory are compared with.
+    packages+=(libboost-dev libtcmalloc-minimal4)
+fi
 if [ "${1:-}" = --tests ]; then
     # Runtimes whose processes are checkpointed in tests, in any version.
     packages+=(gcc-multilib musl-tools)
@@ -24,7 +28,7 @@ if [ "${1:-}" = --tests ]; then
     packages+=(chromium chromium-driver)
     # Guests with media that this machine lacks, and tools for them.
     if [ -n "${FARFORK_TEST_LONG:-}" ]; then
-        packages+=(busybox-static cpio debootstrap e2fsprogs kmod ndctl qemu-system-x86 xz-utils)
+        packages+=(busybox-static cmake cpio debootstrap e2fsprogs ibverbs-providers kmod libclang-dev ndctl qemu-system-x86 xz-utils)
     fi
 fi
 
