@@ -6,8 +6,10 @@
 from farfork.hooks import after_restore, before_checkpoint
 from farfork.hot import hot_ranges, mark_hot
 from farfork.seeds import prepare, reclaim, resume
+from farfork.stages import Stages
 
 __all__ = [
+    "Stages",
     "__version__",
     "after_restore",
     "before_checkpoint",

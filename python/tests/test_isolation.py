@@ -430,6 +430,19 @@ def test_endless_calls_are_ended(platform: Platform, do: str) -> None:
     await_true(lambda: others() <= instances, "the processes it has made are gone")
 
 
+def test_an_answer_that_is_too_long_ends_the_instance(platform: Platform) -> None:
+    code = "def main(args): return {'a': 'x' * args['bytes']}"
+    platform.deploy("talker", code)
+    before = {one["pid"] for one in platform.instances()}
+    assert platform.call("talker", bytes=1000).status == 200
+    (pid,) = {one["pid"] for one in platform.instances()} - before
+    ended = platform.call("talker", bytes=2 << 20)
+    assert ended.status == 502
+    assert f"{1 << 20} bytes" in str(ended.body["response"]), ended.body
+    await_true(lambda: not Path(f"/proc/{pid}").exists(), "its instance has ended")
+    assert platform.call("talker", bytes=1000).status == 200
+
+
 def user_of(path: Path) -> int:
     try:
         return path.stat().st_uid

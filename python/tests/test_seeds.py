@@ -64,12 +64,13 @@ def run_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FARFORK_RUN", str(run))
     monkeypatch.setenv("FARFORK_BIN", str(find_binary()))
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    # What clones have mapped is unmounted so many seconds after them.
+    monkeypatch.setenv("FARFORK_SEED_MOUNTED_S", "1")
     yield run
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         if client.connect_ex(str(run / "local.sock")) == 0:
             peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             os.kill(struct.unpack("3i", peer)[0], signal.SIGKILL)
-    # What clones have mapped is unmounted after them.
     until = time.monotonic() + LIMIT_S
     while str(run) in Path("/proc/mounts").read_text() and time.monotonic() < until:
         time.sleep(0.05)
@@ -121,7 +122,9 @@ def test_what_cannot_be_prepared_goes_on_with_the_reason(run_directory: Path) ->
             print("refused:", error)
         child.kill()
         child.wait()
-        print(farfork.prepare(listen="127.0.0.1").is_child)
+        seed = farfork.prepare(listen="127.0.0.1")
+        print(seed.is_child)
+        farfork.reclaim(seed, wait_s=0)
         """
     )
     assert ended.returncode == 0, ended.stderr

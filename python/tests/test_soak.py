@@ -1,4 +1,4 @@
-"""A platform under mixed load and faults: half a minute, or an hour with FARFORK_TEST_LONG."""
+"""A platform under mixed load and faults: 15 seconds, or an hour with FARFORK_TEST_LONG."""
 
 import http.client
 import os
@@ -31,7 +31,7 @@ from served import Answer, Platform, await_true, open_place, serving
 from farfork.demo.command import Farfork
 
 # By which later ones are measured; without a gateway that is killed; with one.
-SPELLS_S = (450, 2250, 900) if os.environ.get("FARFORK_TEST_LONG") else (4, 13, 13)
+SPELLS_S = (450, 2250, 900) if os.environ.get("FARFORK_TEST_LONG") else (3, 6, 6)
 SOAK_S = sum(SPELLS_S)
 CODE = """
 import secrets, time
@@ -43,6 +43,8 @@ def main(args):
 """
 # Of different worth, so that some are idle, some have images and some have not.
 WEIGHTS = {"often": 60, "sometimes": 30, "seldom": 8, "rare": 2}
+# By calls that a function has answered before it gets an image, and one more.
+IMAGE_AFTER = 17
 # What a gateway may hold more than at first: connections of callers, and what it knows of calls.
 # Agents: what belongs to the ghosts that wait, of which there may be more.
 MOST_MORE_FDS = 64
@@ -113,6 +115,7 @@ class Soak:
         """
         for name in WEIGHTS:
             self.deploy(name, 1)
+        self.have_clones(random.Random(f"{self.seed} clones"))
         self.run(seconds, kills_gateways=kills_gateways)
         platform = self.platform
 
@@ -190,6 +193,18 @@ class Soak:
             assert answer.status == 202, answer
             self.accepted.append(answer.body["activationId"])
         time.sleep(chance.uniform(0.05, 0.4))
+
+    def have_clones(self, chance: random.Random) -> None:
+        """Call a function until it has an image, then many times at once.
+
+        What comes after may be too short for that, or deploy another version each time.
+        """
+        for _ in range(IMAGE_AFTER):
+            self.call(chance, "often")
+        with ThreadPoolExecutor(8) as pool:
+            seeded = [random.Random(chance.random()) for _ in range(8)]
+            for done in [pool.submit(self.call, one, "often", sleep=0.3) for one in seeded]:
+                done.result()
 
     def change(self, chance: random.Random) -> None:
         """Deploy another version."""

@@ -2,12 +2,12 @@
 set -euo pipefail
 # Tests farfork with hardware and kernels that this machine lacks, in guests of QEMU with Debian kernels:
 # `media` has persistent memory with a DAX file system, and a NUMA node without processors;
-# `groups` has only cgroup v2. Guests are emulated (TCG), so that this works on any machine. It takes
-# minutes. The tests are in media.sh and groups.sh. $FARFORK_QEMU_SCENES names one of them, and the
+# `groups` has only cgroup v2; `rdma` has a device that the kernel emulates. Guests are emulated (TCG), so that this works
+# on any machine. It takes minutes. The tests are in media.sh, groups.sh and rdma.sh. $FARFORK_QEMU_SCENES names one of them, and the
 # arguments name the suites whose newest kernels are used.
 #
 # Needs root, and builds of farfork and of the tests `programs` and `faults` (cargo build, cargo test
-# --no-run); `groups` also needs runc and the Python environment. If something is missing, the tests are
+# --no-run); `groups` also needs runc and the Python environment, `rdma` CMake, libclang and the library for devices. If something is missing, the tests are
 # skipped with the reason.
 
 cd "$(dirname "$0")/../.."
@@ -16,7 +16,7 @@ suites=("$@")
 [ $# -gt 0 ] || suites=(bookworm-backports)
 readonly target=${CARGO_TARGET_DIR:-$here/target}
 readonly guest_seconds=${FARFORK_QEMU_SECONDS:-1800}
-read -r -a scenes <<<"${FARFORK_QEMU_SCENES:-media groups}"
+read -r -a scenes <<<"${FARFORK_QEMU_SCENES:-media groups rdma}"
 
 skip() {
     echo "SKIPPED: tests in QEMU: $*"
@@ -62,9 +62,9 @@ put_tree() {
     while read -r module; do put "$module"; done < <(find "$1" -name '*.so' -path '*lib-dynload*')
 }
 
-# What media.sh and groups.sh run.
+# What media.sh, groups.sh and rdma.sh run.
 readonly subjects=(
-    brk_grow cow_file_private dontneed_after_munlock fd_locks fork_after mprotect_patterns mremap_grow steady
+    brk_grow cow_file_private dontneed_after_munlock far_pages fd_locks fork_after mprotect_patterns mremap_grow steady
     tcp_listening timers two_mib_edges watcher
 )
 
@@ -91,7 +91,7 @@ pack_programs() {
         put "$target/programs/$name" "/farfork/programs/$name"
     done
     install tests/qemu/init.sh "$work/root/init"
-    install tests/qemu/media.sh tests/qemu/groups.sh "$work/root"
+    install tests/qemu/media.sh tests/qemu/groups.sh tests/qemu/rdma.sh "$work/root"
 }
 
 # What makes containers, and Python with farfork's package and pytest.
@@ -112,6 +112,30 @@ pack_platform() {
         python/{farfork,snapshot_restore_py,tests} python/pyproject.toml "$work/root/farfork/python"
 }
 
+# The library for devices of RDMA; empty if there is none.
+verbs() {
+    ldconfig -p | sed -n 's/.* => \(.*\/libibverbs\.so\.1\)$/\1/p' | head -1
+}
+
+# The command and the suites with reads by RDMA, and the library with the driver of the emulated device.
+pack_rdma() {
+    local library program
+    cargo build --quiet --package farfork-cli --features rdma
+    put_stripped "$target/debug/farfork" /farfork/debug/farfork
+    while read -r program; do
+        case $(basename "$program") in
+            farfork_fabric-*) put_stripped "$program" /farfork/debug/deps/fabric ;;
+            it-*) put_stripped "$program" /farfork/debug/deps/transports ;;
+        esac
+    done < <(cargo test --quiet --package farfork-fabric --features rdma --no-run --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+    library=$(verbs)
+    put "$library"
+    put "$(dirname "$library")"/libibverbs/librxe-rdmav*.so
+    install -D /etc/libibverbs.d/rxe.driver "$work/root/etc/libibverbs.d/rxe.driver"
+    put "$(command -v rdma)"
+}
+
 # Hardware and kernel command line of a guest.
 hardware() {
     case $1 in
@@ -130,6 +154,10 @@ hardware() {
             options=(-machine "q35,accel=tcg" -m 4G)
             words=cgroup_no_v1=all
             ;;
+        rdma)
+            options=(-machine "q35,accel=tcg" -m 3G)
+            words=
+            ;;
     esac
 }
 
@@ -141,7 +169,7 @@ guest() {
     rm -rf "$work/root/modules"
     timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 "${options[@]}" -cpu max -smp 2 \
         -kernel "build/qemu/$suite/vmlinuz" -initrd "$work/root.cpio" \
-        -append "console=ttyS0 quiet panic=-1 rdinit=/init scenes=$show $words" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init scenes=$show $words" \
         -display none -serial stdio -monitor none -no-reboot -net none </dev/null |
         stdbuf -oL tr -d '\r' | tee "$log" || true
     grep -q '^GUEST DONE' "$log" ||
@@ -150,7 +178,22 @@ guest() {
 }
 
 can_run() {
-    [ "$1" = groups ] || return 0
+    case $1 in
+        rdma) can_run_rdma ;;
+        groups) can_run_groups ;;
+    esac
+}
+
+can_run_rdma() {
+    if [ -z "$(setup/features.sh)" ] || [ -z "$(verbs)" ] || ! command -v rdma >/dev/null ||
+        [ ! -e /etc/libibverbs.d/rxe.driver ]; then
+        echo "SKIPPED: tests of RDMA in QEMU: they need CMake, libclang, libibverbs1, ibverbs-providers and rdma"
+        return 1
+    fi
+    pack_rdma
+}
+
+can_run_groups() {
     if ! command -v runc >/dev/null || [ ! -x .venv/bin/python ]; then
         echo "SKIPPED: tests of cgroup v2 in QEMU: they need runc and .venv, which setup/all.sh makes"
         return 1

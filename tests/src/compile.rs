@@ -1,5 +1,6 @@
 //! Builds the programs at test time, once each, when a source is newer than the program.
 
+pub use crate::places::profile_dir;
 use crate::program::Source;
 use crate::{Outcome, Program, Trouble};
 use std::collections::BTreeMap;
@@ -28,13 +29,6 @@ const GO: Recipe = Recipe { suffix: "", compile: compile_go };
 /// The sources of the programs.
 pub fn programs_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
-}
-
-/// `target/debug` or `target/release`: the directory above the running test's own.
-pub fn profile_dir() -> Outcome<PathBuf> {
-    let exe = std::env::current_exe().map_err(|error| Trouble::during("own path", error))?;
-    let above = exe.ancestors().nth(2);
-    above.map(Path::to_path_buf).ok_or_else(|| Trouble::during("own path", exe.display()))
 }
 
 /// The command that starts `program`, compiled first if needed.

@@ -1,7 +1,7 @@
 //! The calls of the command `farfork` that the flavours make.
 
-use crate::compile::profile_dir;
-use crate::{Outcome, Trouble, testbed};
+use crate::places::{profile_dir, run_directory};
+use crate::{Outcome, Trouble};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ pub fn binary() -> Outcome<PathBuf> {
 pub fn command(arguments: &[&str]) -> Outcome<Command> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "300"]).arg(binary()?).args(arguments);
-    command.env(RUN, testbed::run_directory());
+    command.env(RUN, run_directory());
     Ok(command)
 }
 
@@ -64,7 +64,7 @@ pub fn checkpoint(pool: &Path, pid: u32, image: &str, more: &[&str]) -> Outcome<
 pub fn restore(pool: &Path, image: &str, more: &[&str]) -> Outcome<Command> {
     let mut command = Command::new(binary()?);
     command.args(["restore", "--json", "--pool"]).arg(pool).args(more).arg(image);
-    command.env(RUN, testbed::run_directory());
+    command.env(RUN, run_directory());
     Ok(command)
 }
 
@@ -91,7 +91,7 @@ pub fn start_ghost(more: &[&str]) -> Outcome<String> {
 
 /// What of a ghost `runc` and the kernel still have: its state, its bundle, its cgroups.
 pub fn remains(ghost: &str) -> Vec<PathBuf> {
-    let places = testbed::run_directory().join("local.ghosts");
+    let places = run_directory().join("local.ghosts");
     let kept = [places.join(ghost), places.join("runc").join(ghost)];
     kept.into_iter().filter(|path| path.exists()).chain(cgroups(ghost)).collect()
 }

@@ -1,10 +1,5 @@
 //! The ways to treat a program between its `READY` and its `PASS`.
 
-use crate::stage::Stage;
-use crate::subject::Subject;
-use crate::{Outcome, Program, Trouble, compile, farfork, testbed};
-use std::process::Command;
-
 /// One way to treat a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
@@ -100,17 +95,6 @@ impl Flavour {
         }
     }
 
-    /// Why `program` cannot be run like this here, if it cannot.
-    pub fn missing(self, program: &Program) -> Option<String> {
-        let cloned = !matches!(self, Flavour::Plain | Flavour::Naive);
-        let pool = if cloned { testbed::possible() } else { Ok(()) };
-        let ghosts = if self.is_in_ghost() { farfork::ghosts_possible() } else { Ok(()) };
-        match pool.and(ghosts).and_then(|()| compile::possible(program)) {
-            Err(Trouble::Skipped(reason)) => Some(reason),
-            _ => None,
-        }
-    }
-
     /// Whether a clone is checkpointed in it.
     pub fn clones_again(self) -> bool {
         matches!(self, Flavour::CloneOfClone | Flavour::FromGhost | Flavour::Chain)
@@ -133,55 +117,4 @@ impl Flavour {
         matches!(self, InEmptyGhost | FromGhost | InAttachedGhost | Flavour::PidOneInGhosts)
             || matches!(self, Chain | Excluded | Flavour::Inherited | HandedOver)
     }
-
-    /// Runs `program` in this flavour.
-    pub fn run(self, program: &Program) -> Outcome {
-        match self {
-            Flavour::Plain => start(self, program)?.must_pass(),
-            Flavour::Naive => naive(program),
-            _ => {
-                let mut stage = Stage::set(self, program)?;
-                let outcome = stage.play();
-                stage.strike(outcome)
-            }
-        }
-    }
-}
-
-/// Starts the program that is treated like this, and waits until it is ready.
-pub(crate) fn start(flavour: Flavour, program: &Program) -> Outcome<Subject> {
-    let mut command = compile::command(program)?;
-    if flavour.is_pid_one() {
-        command = in_new_pid_namespace(&command);
-    }
-    command.current_dir(testbed::work_dir(&format!("{}-{}", flavour.name(), program.name))?);
-    if flavour == Flavour::Naive {
-        command.env("FARFORK_NAIVE", "1");
-    }
-    let mut subject = Subject::start("parent", &mut command, program.timeout)?;
-    subject.await_ready()?;
-    match subject.after("NOTE UNAVAILABLE").pop() {
-        Some(reason) => Err(Trouble::Skipped(reason)),
-        None => Ok(subject),
-    }
-}
-
-/// The same command as pid 1; the started process is its parent, outside.
-fn in_new_pid_namespace(command: &Command) -> Command {
-    let mut outer = Command::new("unshare");
-    outer.args(["--kill-child", "-pf", "--mount-proc", "--"]);
-    outer.arg(command.get_program()).args(command.get_args());
-    outer.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    outer
-}
-
-fn naive(program: &Program) -> Outcome {
-    let mut subject = start(Flavour::Naive, program)?;
-    subject.send_byte();
-    let status = subject.finish()?;
-    if subject.said("PASS") {
-        return subject
-            .fail(&format!("expected anything but PASS on file-backed memory, {status}"));
-    }
-    Ok(())
 }

@@ -4,20 +4,24 @@
 //! do what; one [`Flavour`] is one way to treat it between its `READY` and its `PASS`. The
 //! contract of the programs stands in `programs/check.h`.
 //!
-//! Reading order: [`program`], [`table`], [`flavour`], [`way`], `stage`, then [`subject`] and [`testbed`].
+//! Reading order: [`program`], [`table`], [`flavour`], [`way`], `stage`, [`trial`], then [`subject`] and [`testbed`].
 
+pub mod certificates;
 pub mod compile;
 pub mod driver;
 pub mod farfork;
 pub mod flavour;
 pub mod known;
 pub mod nodes;
+mod places;
 pub mod program;
 mod stage;
 pub mod stalls;
+mod start;
 pub mod subject;
 pub mod table;
 pub mod testbed;
+pub mod trial;
 pub mod way;
 
 pub use flavour::Flavour;

@@ -150,7 +150,19 @@ impl Nodes {
 
     /// Pulls the cable.
     pub fn cut(&self) -> Outcome {
-        ip(&["-n", &self.namespace(HOME), "link", "set", &self.cable(HOME), "down"])
+        farfork::must_run(self.set_cable("down")).map(drop)
+    }
+
+    /// Puts it back.
+    pub fn mend(&self) -> Outcome {
+        farfork::must_run(self.set_cable("up")).map(drop)
+    }
+
+    /// What pulls the cable ("down"), or puts it back ("up").
+    pub fn set_cable(&self, state: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["-n", &self.namespace(HOME), "link", "set", &self.cable(HOME), state]);
+        command
     }
 
     /// Ends agents, keepers and far processes, and takes the nodes away.
@@ -162,9 +174,14 @@ impl Nodes {
             }
             for arguments in [&["seeds", "--json"][..], &["far", "status", "--json"]] {
                 for one in self.listed(side, arguments).as_array().into_iter().flatten() {
-                    // Without its holder a far process goes, too.
-                    let pid = one["keeper_pid"].as_i64().or(one["holder_pid"].as_i64());
-                    end(pid.unwrap_or(0) as i32, Signal::SIGKILL);
+                    let pid = |which: &str| one[which].as_i64().unwrap_or(0) as i32;
+                    if pid("holder_pid") > 0 {
+                        // A far process that goes on without its holder becomes one.
+                        end(pid("pid"), Signal::SIGSTOP);
+                        end(pid("holder_pid"), Signal::SIGKILL);
+                        end(pid("pid"), Signal::SIGKILL);
+                    }
+                    end(pid("keeper_pid"), Signal::SIGKILL);
                 }
             }
             unmount_all(&run_directory);

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Output;
 
-use crate::flavour::start;
 use crate::program::Expect;
+use crate::start::start;
 use crate::subject::Subject;
 use crate::way::{POLICIES, Place, Way};
 use crate::{Flavour, Outcome, Program, Trouble, farfork, known, testbed};

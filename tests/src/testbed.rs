@@ -5,6 +5,8 @@
 //!
 //! Agents listen below that directory: those of the machine, or of other checkouts, never answer.
 
+use crate::places::base;
+pub use crate::places::{run_directory, work_dir};
 use crate::{Outcome, Trouble, farfork};
 use farfork_pool::Pool;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -34,23 +36,6 @@ const MEDIUM_SIZE: &str = "FARFORK_TEST_MEDIUM_SIZE";
 static MOUNTED: Mutex<Option<PathBuf>> = Mutex::new(None);
 static MADE: Mutex<Option<PathBuf>> = Mutex::new(None);
 static AGENTS: Mutex<[Option<Child>; OTHER_NODES.len()]> = Mutex::new([const { None }; 2]);
-
-fn base() -> PathBuf {
-    std::env::temp_dir().join(format!("farfork-tests-{}", std::process::id()))
-}
-
-/// `$FARFORK_RUN` of all that is started here.
-pub fn run_directory() -> PathBuf {
-    base().join("run")
-}
-
-/// A fresh working directory, which also a program that dropped its rights can enter.
-pub fn work_dir(test: &str) -> Outcome<PathBuf> {
-    let directory = base().join("work").join(test);
-    std::fs::create_dir_all(&directory)
-        .map_err(|error| Trouble::during("making a working directory", error))?;
-    Ok(directory)
-}
 
 /// Whether there can be a pool and something to use it.
 pub fn possible() -> Outcome {
@@ -175,10 +160,17 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outco
 /// Ends the agent that listens at `socket`, which the first restore has started, without waiting for its
 /// idle exit.
 pub fn end_agent(socket_path: &Path) -> nix::Result<()> {
+    kill(Pid::from_raw(agent_pid(socket_path)?), Signal::SIGKILL)
+}
+
+/// The agent that listens at a socket.
+///
+/// # Errors
+/// None does.
+pub fn agent_pid(socket_path: &Path) -> nix::Result<i32> {
     let client = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     connect(client.as_raw_fd(), &UnixAddr::new(socket_path)?)?;
-    let agent = getsockopt(&client, sockopt::PeerCredentials)?;
-    kill(Pid::from_raw(agent.pid()), Signal::SIGKILL)
+    getsockopt(&client, sockopt::PeerCredentials).map(|agent| agent.pid())
 }
 
 /// Ends the agents, unmounts the pool, removes the directory.

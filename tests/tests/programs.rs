@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use farfork_tests::driver::Tests;
-use farfork_tests::{Flavour, Program, table};
+use farfork_tests::{Flavour, Program, table, trial};
 
 /// Why a program is not run like this.
 fn missing(flavour: Flavour, program: &Program, rotation: Option<usize>) -> Option<String> {
@@ -13,7 +13,7 @@ fn missing(flavour: Flavour, program: &Program, rotation: Option<usize>) -> Opti
             flavour.name()
         ));
     }
-    flavour.missing(program)
+    trial::missing(flavour, program)
 }
 
 /// Which flavours the short run has; none is left out of the long one.
@@ -27,13 +27,16 @@ fn main() -> ExitCode {
     let mut tests = Tests::begin();
     let rotation = rotation();
     let (mut count, mut all) = (0, 0);
-    for program in table::all() {
-        for flavour in program.flavours() {
-            let name = format!("{}::{}", flavour.name(), program.name);
-            let missing = missing(flavour, program, rotation);
-            (count, all) = (count + usize::from(missing.is_none()), all + 1);
-            tests.add(name, missing, move || flavour.run(program));
-        }
+    let mut trials: Vec<(Flavour, &'static Program)> = table::all()
+        .flat_map(|program| program.flavours().into_iter().map(move |flavour| (flavour, program)))
+        .collect();
+    // The longest begin first, so that none of them is left at the end, beside an idle processor.
+    trials.sort_by_key(|(flavour, _)| *flavour != Flavour::Chain);
+    for (flavour, program) in trials {
+        let name = format!("{}::{}", flavour.name(), program.name);
+        let missing = missing(flavour, program, rotation);
+        (count, all) = (count + usize::from(missing.is_none()), all + 1);
+        tests.add(name, missing, move || trial::run(flavour, program));
     }
     if let Some(rotation) = rotation {
         eprintln!(

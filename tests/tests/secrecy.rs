@@ -81,11 +81,7 @@ impl Scene {
         let image = format!("{}-attacker", self.name);
         let mut command = farfork::restore(self.pool, &image, more)?;
         let mut clone = Subject::start("the clone", &mut command, TIMEOUT)?;
-        clone.await_line("]")?; // the end of restore's JSON
-        let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
-        let pid = during("the clone's pid", reported.trim_end_matches(',').parse())?;
-        clone.send_byte();
-        clone.await_line("NOTE LOOK")?;
+        let pid = begun(&mut clone)?;
         Ok((clone, pid))
     }
 
@@ -123,6 +119,16 @@ impl Scene {
     }
 }
 
+/// Has a clone attack. Its pid, when it has tried everything.
+fn begun(clone: &mut Subject) -> Outcome<u32> {
+    clone.await_line("]")?; // the end of restore's JSON
+    let reported = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let pid = during("the clone's pid", reported.trim_end_matches(',').parse())?;
+    clone.send_byte();
+    clone.await_line("NOTE LOOK")?;
+    Ok(pid)
+}
+
 fn take_two<T>(all: Vec<T>) -> Outcome<[T; 2]> {
     all.try_into().map_err(|_| Trouble::Failed("expected two programs".to_owned()))
 }
@@ -147,7 +153,9 @@ fn images(pool: &Path) -> PathBuf {
 fn copied(to: &Path) -> Outcome<PathBuf> {
     let built = compile::command(&Program::c("neighbours"))?;
     let place = to.join("neighbours");
-    during("copying a program", fs::copy(built.get_program(), &place))?;
+    // By a process: a file that this one has open for writing is busy in what its other threads fork meanwhile.
+    let copied = Command::new("cp").arg(built.get_program()).arg(&place).status();
+    demand(during("copying a program", copied)?.success(), "a copy of the program", &place)?;
     Ok(place)
 }
 
@@ -222,6 +230,43 @@ fn finds_what_it_has() -> Outcome {
     scene.forget()
 }
 
+/// A tree lies in one image. Its first process attacks, and its child has the secret.
+fn of_a_tree(who: &str) -> Outcome<(Subject, Subject, u32)> {
+    let (pool, image) = (testbed::pool()?, format!("test/secrecy:{who}"));
+    let directory = testbed::work_dir(&image.replace(['/', ':'], "-"))?;
+    let mut command = Command::new(copied(&directory)?);
+    command.arg(who).arg(masked(&random()?)).arg(images(pool)).current_dir("/");
+    let mut parent = Subject::start(who, &mut command, TIMEOUT)?;
+    parent.await_ready()?;
+    farfork::must_run(farfork::checkpoint(pool, parent.pid(), &image, &["--tree"])?)?;
+    let mut command = farfork::restore(pool, &image, &[])?;
+    let mut clone = Subject::start("the clone", &mut command, TIMEOUT)?;
+    let pid = begun(&mut clone)?;
+    farfork::forget(pool, &image)?;
+    Ok((parent, clone, pid))
+}
+
+fn reaches_no_other_user_of_its_tree() -> Outcome {
+    let (_parent, mut clone, pid) = of_a_tree("parent")?;
+    let reached = clone.after("NOTE REACHED ");
+    demand(reached.is_empty(), "nothing reached", &reached)?;
+    let images = farfork_images(testbed::pool()?)?;
+    for pid in family(pid)? {
+        let holds: Vec<Inode> = held(pid)?.intersection(&images).copied().collect();
+        demand(holds.is_empty(), "no process that holds an image", &(pid, holds))?;
+    }
+    clone.must_pass()
+}
+
+/// Processes of one user may read each other anyway, and share the image.
+fn reaches_its_own_user_in_its_tree() -> Outcome {
+    let (_parent, mut clone, _) = of_a_tree("relative")?;
+    let found = clone.after("NOTE REACHED ");
+    let finds = |line: &String| line.contains("grow") && line.contains("has the secret");
+    demand(found.iter().any(finds), "growing to find it", &clone.transcript())?;
+    clone.must_pass()
+}
+
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
     let missing = driver::without_clones();
@@ -235,6 +280,8 @@ fn main() -> ExitCode {
             });
         }
     }
-    tests.add("a_secret_that_is_there_is_found", missing, finds_what_it_has);
+    tests.add("a_secret_that_is_there_is_found", missing.clone(), finds_what_it_has);
+    tests.add("other_users_of_a_tree", missing.clone(), reaches_no_other_user_of_its_tree);
+    tests.add("one_user_of_a_tree", missing, reaches_its_own_user_in_its_tree);
     tests.run()
 }

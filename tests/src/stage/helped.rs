@@ -2,8 +2,8 @@
 //! with.
 
 use super::Stage;
-use crate::flavour::start;
 use crate::program::Expect;
+use crate::start::start;
 use crate::way::{POLICIES, Place, Way};
 use crate::{Outcome, Trouble, farfork, testbed};
 

@@ -65,9 +65,10 @@ mod tests {
     }
 
     /// Programs that take more than one byte to pass, and tests that know which.
-    const DRIVEN: [&str; 7] = [
+    const DRIVEN: [&str; 8] = [
         "far_pages.c",
         "neighbours.c",
+        "seed_hops.c",
         "seed_memory.c",
         "seed_plain.c",
         "touch.c",

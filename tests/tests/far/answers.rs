@@ -1,9 +1,9 @@
 //! Clones of far images have the right bytes, and fetch each page once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farfork_tests::driver::Tests;
-use farfork_tests::nodes::{demand, missing};
+use farfork_tests::nodes::{HOME, SOON, demand, json, missing};
 use farfork_tests::program::{Program, Source};
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork, testbed};
@@ -15,6 +15,7 @@ use crate::bed::Bed;
 pub fn add(tests: &mut Tests) {
     tests.add("far::on_demand", missing(), on_demand);
     tests.add("far::prefetched", missing(), prefetched);
+    tests.add("far::prefetched_by_record", missing(), prefetched_by_record);
     tests.add("far::python", missing(), python);
     tests.add("far::server_started_anew", missing(), server_started_anew);
     tests.add("far::removed_image", missing(), removed_image);
@@ -50,15 +51,48 @@ fn prefetched() -> Outcome {
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve()?;
     let (mut clone, pid) = bed.detached(&image, &[])?;
-    let end = Instant::now() + Duration::from_secs(30);
-    while bed.fetched().is_ok_and(|(fetched, bytes)| fetched < bytes) {
-        demand(Instant::now() < end, "the image to be fetched in advance", &bed.fetched()?)?;
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // From here on the server is not needed.
-    bed.signal_server(Signal::SIGKILL)?;
+    testbed::eventually("all of the image", || {
+        let (fetched, bytes) = bed.fetched()?;
+        Ok(fetched >= bytes)
+    })?;
+    // Bytes that were fetched twice count twice.
+    bed.await_prefetch()?;
+    let (before, bytes) = bed.fetched()?;
     clone.send_byte();
-    bed.must_pass(pid)
+    bed.must_pass(pid)?;
+    demand_little(&bed, before, bytes)
+}
+
+/// Nearly nothing was fetched since. Kernels may drop what no process uses, also without memory pressure (DAMON).
+pub fn demand_little(bed: &Bed, before: u64, bytes: u64) -> Outcome {
+    let (after, _) = bed.fetched()?;
+    demand(after - before < bytes / 8, "hardly a page to be fetched", &(before, after, bytes))
+}
+
+/// What a clone was seen to touch is what is fetched, not other pages.
+fn prefetched_by_record() -> Outcome {
+    let mut bed = Bed::set("by-record")?;
+    let image = bed.image(&Program::c("far_pages"))?;
+    let pool = bed.pool.display().to_string();
+    let restore = ["restore", "--pool", &pool, "--profile", "--detach", &image];
+    let mut profiled = Subject::start("clone", &mut bed.on(HOME, &restore)?, SOON)?;
+    let pid = bed.pid_of(&mut profiled)?;
+    profiled.send(b"tttttttttttt");
+    profiled.await_line("NOTE touched 2828")?;
+    farfork::must_run(bed.on(HOME, &["kill", &pid.to_string()])?)?;
+    testbed::eventually("the record", || {
+        let shown = json(bed.on(HOME, &["images", "show", "--json", "--pool", &pool, &image])?)?;
+        Ok(shown["access"]["accessed_pages"].as_u64() > Some(12))
+    })?;
+    bed.serve()?;
+    let (mut clone, _) = bed.detached(&image, &[])?;
+    bed.await_prefetch()?;
+    let (fetched, bytes) = bed.fetched()?;
+    demand(fetched < bytes / 4, "a part to be fetched", &(fetched, bytes))?;
+    clone.send(b"tttttttttttt");
+    clone.await_line("NOTE touched 2828")?;
+    // What it touches are 11 MiB of 38.
+    demand_little(&bed, fetched, 2828 * farfork_types::PAGE_BYTES)
 }
 
 fn python() -> Outcome {

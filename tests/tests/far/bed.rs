@@ -52,11 +52,16 @@ impl Bed {
         self.nodes.server(side, arguments, DEADLINE)
     }
 
-    /// Starts the server.
+    /// Starts the server, of which both nodes use TCP, although they are on one host.
     pub fn serve(&mut self) -> Outcome {
+        self.serve_with(&["--tcp-only"])
+    }
+
+    /// Starts the server with further options.
+    pub fn serve_with(&mut self, more: &[&str]) -> Outcome {
         let serve = ["far", "serve", "--listen", self.address(), "--pool"];
         let mut command = self.nodes.server(HOME, &serve, DEADLINE)?;
-        command.arg(&self.pool).arg("--key").arg(&self.key).stdout(Stdio::piped());
+        command.arg(&self.pool).arg("--key").arg(&self.key).args(more).stdout(Stdio::piped());
         let mut server = command
             .stderr(Stdio::null())
             .spawn()
@@ -169,6 +174,19 @@ impl Bed {
             image[of].as_u64().ok_or_else(none)
         };
         Ok((number("fetched_bytes")?, number("bytes")?))
+    }
+
+    /// Waits until nothing more is fetched.
+    pub fn await_prefetch(&self) -> Outcome {
+        let (mut before, mut same) = (0, 0);
+        testbed::eventually("the end of the prefetch", || {
+            std::thread::sleep(Duration::from_millis(500));
+            let now = self.fetched()?.0;
+            let is_same = now > 0 && std::mem::replace(&mut before, now) == now;
+            same = if is_same { same + 1 } else { 0 };
+            // On a busy machine it stands still now and then.
+            Ok(same == 3)
+        })
     }
 
     /// The far process (`pid`), or its holder (`holder_pid`).

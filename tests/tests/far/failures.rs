@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,9 @@ pub fn add(tests: &mut Tests) {
     tests.add("far::clone_killed_while_it_waits", missing(), clone_killed_while_it_waits);
     tests.add("far::far_process_killed", missing(), far_process_killed);
     tests.add("far::far_process_killed_often", missing(), far_process_killed_often);
+    tests.add("far::command_without_far_process", missing(), command_without_far_process);
     tests.add("far::holder_killed", missing(), holder_killed);
+    tests.add("far::both_killed", missing(), both_killed);
     tests.add("far::far_process_stopped", missing().or_else(not_long), far_process_stopped);
     tests.add("far::dropped_pages", missing(), dropped_pages);
     tests.add("far::mounted_elsewhere", missing(), mounted_elsewhere);
@@ -51,7 +53,7 @@ fn scene(bed: &mut Bed) -> Outcome<(Subject, i32, String)> {
 }
 
 /// The clone touches what is not there; demands SIGBUS in time, with page, source and cause.
-fn must_end(bed: &Bed, mut clone: Subject, pid: i32, causes: &[&str]) -> Outcome {
+pub fn must_end(bed: &Bed, mut clone: Subject, pid: i32, causes: &[&str]) -> Outcome {
     clone.send_byte();
     let (end, took) = bed.wait(pid)?;
     demand(took < 2 * DEADLINE + MARGIN, "an end by the deadline", &took)?;
@@ -159,12 +161,76 @@ fn far_process_killed_often() -> Outcome {
     clones.iter().try_for_each(|(_, pid)| bed.must_pass(*pid))
 }
 
-/// The kernel ends what waits for a file system that is gone; the next restore mounts it anew.
+/// A command that comes between two far processes waits for the next one, and mounts nothing: before and after the holder
+/// was killed.
+fn command_without_far_process() -> Outcome {
+    let mut bed = Bed::set("between")?;
+    let (mut clone, pid, image) = scene(&mut bed)?;
+    command_between(&bed, &image)?;
+    let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
+    kill(holder, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    let adopted = || Ok(bed.far_process("holder_pid").is_ok_and(|holder| holder == far));
+    testbed::eventually("the far process to be the holder", adopted)?;
+    command_between(&bed, &image)?;
+    clone.send_byte();
+    bed.must_pass(pid)
+}
+
+/// The device of the one mount, which another mount in its place would not have.
+fn mounted(bed: &Bed) -> Outcome<u64> {
+    let failed = |error| Trouble::during("looking at the mount", error);
+    let mut places = fs::read_dir(bed.run().join("far")).map_err(failed)?.flatten();
+    let place = places.next().ok_or_else(|| Trouble::during("looking at the mount", "none"))?;
+    Ok(fs::metadata(place.path().join("pool/images")).map_err(failed)?.dev())
+}
+
+fn command_between(bed: &Bed, image: &str) -> Outcome {
+    let mount = mounted(bed)?;
+    let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
+    let send = |pid, signal| kill(pid, signal).map_err(|error| Trouble::during("kill", error));
+    // A holder that is stopped starts nothing.
+    send(holder, Signal::SIGSTOP)?;
+    send(far, Signal::SIGKILL)?;
+    let other = bed.clone(image, &["--detach", "--no-prefetch"]);
+    std::thread::sleep(Duration::from_millis(400));
+    send(holder, Signal::SIGCONT)?;
+    let mut other = other?;
+    let pid = bed.pid_of(&mut other)?;
+    demand(bed.far_process("holder_pid")? == holder, "the holder as before", &holder)?;
+    demand(mounted(bed)? == mount, "the mount as before", &mount)?;
+    other.send_byte();
+    bed.must_pass(pid)
+}
+
+/// When the holder is killed, its far process becomes the holder: what was asked, and what is asked later, is answered.
 fn holder_killed() -> Outcome {
     let mut bed = Bed::set("holder")?;
     let (mut clone, pid, image) = scene(&mut bed)?;
-    let holder = bed.far_process("holder_pid")?;
+    // The clone waits for a page that the far process has asked for.
+    bed.signal_server(Signal::SIGSTOP)?;
+    clone.send_byte();
+    std::thread::sleep(DEADLINE / 4);
+    let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
     kill(holder, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    bed.signal_server(Signal::SIGCONT)?;
+    bed.must_pass(pid)?;
+    let adopted = || Ok(bed.far_process("holder_pid").is_ok_and(|holder| holder == far));
+    testbed::eventually("the far process to be the holder", adopted)?;
+    // The new holder does what the first one did.
+    let next = bed.far_process("pid")?;
+    kill(next, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    bed.clone(&image, &["--no-prefetch"])?.must_pass()
+}
+
+/// With holder and far process gone at once, the kernel ends what waits; the next restore mounts anew.
+fn both_killed() -> Outcome {
+    let mut bed = Bed::set("both")?;
+    let (mut clone, pid, image) = scene(&mut bed)?;
+    let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
+    // One that is stopped becomes nothing.
+    kill(far, Signal::SIGSTOP).map_err(|error| Trouble::during("kill", error))?;
+    kill(holder, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
+    kill(far, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
     clone.send_byte();
     let (end, took) = bed.wait(pid)?;
     demand(took < MARGIN && end["signal"] == libc_sigbus(), "SIGBUS at once", &(end, took))?;
@@ -217,8 +283,19 @@ fn dropped_pages() -> Outcome {
     must_end(&bed, clone, pid, &["Connection refused", "broke"])
 }
 
+/// Writes into the file of an image, which nothing should ever do.
+pub fn write_at(path: &Path, at: u64, bytes: &[u8]) -> Outcome {
+    let write = || -> std::io::Result<()> {
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        let mut file = fs::OpenOptions::new().write(true).open(path)?;
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(bytes)
+    };
+    write().map_err(|error| Trouble::during("overwriting an image", error))
+}
+
 /// Has the kernel drop the pages of the far images that no process maps.
-fn drop_cached(bed: &Bed) -> Outcome {
+pub fn drop_cached(bed: &Bed) -> Outcome {
     let places = fs::read_dir(bed.run().join("far")).into_iter().flatten().flatten();
     for place in places.map(|place| place.path().join("pool/images")) {
         for file in fs::read_dir(&place).into_iter().flatten().flatten() {
@@ -296,14 +373,8 @@ fn overwrite(bed: &Bed, image: &str) -> Outcome {
     let path = bed.pool.join("names").join(image).join("latest");
     let path =
         fs::canonicalize(path).map_err(|error| Trouble::during("finding the image", error))?;
-    let write = || -> std::io::Result<()> {
-        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-        let mut file = fs::OpenOptions::new().write(true).open(&path)?;
-        let bytes = file.metadata()?.len();
-        file.seek(SeekFrom::Start(bytes / 2))?;
-        file.write_all(&vec![0x5a; 4 << 20])
-    };
-    write().map_err(|error| Trouble::during("overwriting the image", error))
+    let found = fs::metadata(&path).map_err(|error| Trouble::during("finding the image", error))?;
+    write_at(&path, found.len() / 2, &vec![0x5a; 4 << 20])
 }
 
 fn changed_image() -> Outcome {

@@ -146,8 +146,8 @@ fn cold_pages() -> Outcome {
     machines.bed.serve()?;
     let path = near.display().to_string();
     farfork::must_run(machines.bed.on(AWAY, &["pool", "create", &path, "--size", "128M"])?)?;
+    // The record comes along.
     machines.with_node(&["images", "pull"])?;
-    machines.record(AWAY, &near)?;
     machines.with_node(&["images", "tier"])?;
     let (pool, far) = (machines.shown("pool_bytes")?, machines.shown("far_bytes")?);
     demand(far >= 4 << 20 && pool < 5 << 20, "cold pages far", &(pool, far))?;

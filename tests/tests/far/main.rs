@@ -3,9 +3,13 @@
 
 mod answers;
 mod bed;
+mod exact;
 mod failures;
+mod holds;
 mod machines;
+mod shared_memory;
 mod tier;
+mod tls;
 
 use std::process::ExitCode;
 
@@ -14,8 +18,12 @@ use farfork_tests::driver::Tests;
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
     answers::add(&mut tests);
+    exact::add(&mut tests);
     failures::add(&mut tests);
+    holds::add(&mut tests);
     machines::add(&mut tests);
+    shared_memory::add(&mut tests);
     tier::add(&mut tests);
+    tls::add(&mut tests);
     tests.run()
 }

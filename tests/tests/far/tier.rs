@@ -28,48 +28,53 @@ pub fn add(tests: &mut Tests) {
 }
 
 /// A node whose pool has a copy of an image that the other node serves.
-struct Near {
-    bed: Bed,
-    pool: PathBuf,
-    image: String,
+pub struct Near {
+    pub bed: Bed,
+    pub pool: PathBuf,
+    pub image: String,
 }
 
 impl Near {
-    fn set(test: &'static str, program: &Program) -> Outcome<Near> {
+    pub fn set(test: &'static str, program: &Program) -> Outcome<Near> {
         let mut bed = Bed::set(test)?;
-        let pool = testbed::work_dir(&format!("far-{test}"))?.join("near");
         let image = bed.image(program)?;
         bed.serve()?;
+        Near::pulled(bed, test, image, &[])
+    }
+
+    /// The same, of an image that `bed` serves already.
+    pub fn pulled(bed: Bed, test: &str, image: String, more: &[&str]) -> Outcome<Near> {
+        let pool = testbed::work_dir(&format!("far-{test}"))?.join("near");
         let path = pool.display().to_string();
         farfork::must_run(bed.on(AWAY, &["pool", "create", &path, "--size", "256M"])?)?;
         let near = Near { bed, pool, image };
-        farfork::must_run(near.with_node(&["images", "pull"])?)?;
+        farfork::must_run(near.with_node(&[&["images", "pull"], more].concat())?)?;
         Ok(near)
     }
 
     /// A command about the image.
-    fn command(&self, words: &[&str]) -> Outcome<Command> {
+    pub fn command(&self, words: &[&str]) -> Outcome<Command> {
         let mut command = self.bed.on(AWAY, words)?;
         command.arg("--pool").arg(&self.pool).arg(&self.image).stdin(Stdio::null());
         Ok(command)
     }
 
     /// The same, with the other node.
-    fn with_node(&self, words: &[&str]) -> Outcome<Command> {
+    pub fn with_node(&self, words: &[&str]) -> Outcome<Command> {
         let mut command = self.command(words)?;
         command.args(["--far", self.bed.address(), "--far-key"]).arg(&self.bed.key);
         Ok(command)
     }
 
-    fn tier(&self, more: &[&str]) -> Outcome {
+    pub fn tier(&self, more: &[&str]) -> Outcome {
         farfork::must_run(self.with_node(&[&["images", "tier"], more].concat())?).map(drop)
     }
 
-    fn back(&self) -> Outcome {
+    pub fn back(&self) -> Outcome {
         farfork::must_run(self.command(&["images", "tier", "--back"])?).map(drop)
     }
 
-    fn show(&self) -> Outcome<Value> {
+    pub fn show(&self) -> Outcome<Value> {
         json(self.command(&["images", "show", "--json"])?)
     }
 
@@ -86,11 +91,11 @@ impl Near {
         Ok(command)
     }
 
-    fn clone(&self, more: &[&str]) -> Outcome<Subject> {
+    pub fn clone(&self, more: &[&str]) -> Outcome<Subject> {
         Subject::start("clone", &mut self.restore(more)?, SOON)
     }
 
-    fn detached(&self, more: &[&str]) -> Outcome<(Subject, i32)> {
+    pub fn detached(&self, more: &[&str]) -> Outcome<(Subject, i32)> {
         let mut clone = self.clone(&[&["--detach"], more].concat())?;
         let pid = pid_of(&mut clone)?;
         Ok((clone, pid))

@@ -9,7 +9,7 @@ use farfork_checkpoint::{CheckpointOptions, Target};
 use farfork_image::format;
 use farfork_pool::{ImageWriter, Pool};
 use farfork_tests::subject::Subject;
-use farfork_tests::{Outcome, Trouble, farfork};
+use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use farfork_types::{CHUNK_BYTES, align_down};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -188,6 +188,12 @@ fn leave(pool: &Pool, bytes: u64) -> Outcome<ImageWriter<'_>> {
     Ok(others)
 }
 
+/// Gives it back. A process that another test has forked has the file open until it executes its program.
+fn give_back(scene: &Scene, others: ImageWriter<'_>, free: u64) -> Outcome {
+    drop(others);
+    testbed::eventually("the room comes back", || Ok(scene.free_bytes()? >= free))
+}
+
 fn into_a_full_pool() -> Outcome {
     full_pool(&[])
 }
@@ -200,10 +206,10 @@ fn into_a_full_pool_with_kill() -> Outcome {
 fn full_pool(more: &[&str]) -> Outcome {
     let scene = Scene::set(16)?;
     let mut subject = scene.subject("steady")?;
-    let pool = scene.pool()?;
+    let (pool, free) = (scene.pool()?, scene.free_bytes()?);
     let others = leave(&pool, CHUNK_BYTES)?;
     refused_by_pool(&scene, &mut subject, more)?;
-    drop(others);
+    give_back(&scene, others, free)?;
     scene.checkpoint(&subject, "a/b")?;
     subject.must_pass()?;
     scene.strike()
@@ -225,14 +231,14 @@ fn into_just_enough_room() -> Outcome {
     let pool = scene.pool()?;
     let others = leave(&pool, enough - CHUNK_BYTES)?;
     scene.fails(&call, 1, &["no space", "images rm"])?;
-    drop(others);
+    give_back(&scene, others, free)?;
     for spare in 0..4 {
         let others = leave(&pool, enough + spare * CHUNK_BYTES)?;
         let before = scene.free_bytes()?;
         scene.works(&call)?;
         demand(before - scene.free_bytes()? == needed, "the image is of another size")?;
-        drop(others);
         scene.works(&["images", "rm", "a/b"])?;
+        give_back(&scene, others, free)?;
     }
     subject.must_pass()?;
     demand(scene.free_bytes()? == free, "space is lost")?;

@@ -16,6 +16,7 @@ use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 
 use crate::scene::{Scene, await_until, demand, during};
+use crate::stage::{steps, stride};
 use crate::{Case, again};
 
 pub const CASES: &[Case] = &[("at_every_step", at_every_step), ("at_any_moment", at_any_moment)];
@@ -137,7 +138,7 @@ fn at_every_step() -> Outcome {
     let free = scene.free_bytes()?;
     let mut subject = scene.subject("steady")?;
     let before = mapped_bytes(&subject);
-    for step in 0.. {
+    for step in steps(stride(3)) {
         let mut child = checkpointer(&scene, &subject, Some(step), None)?;
         let status = child.wait().map_err(during("waiting for a checkpointer"))?;
         let killed = was_killed(status, step)?;

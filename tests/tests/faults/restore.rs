@@ -279,7 +279,10 @@ pub fn stage_with_own_file() -> Outcome<(Scene, Subject, u32)> {
     let agent = scene.agent()?;
     let built = compile::command(&Program::c("steady"))?;
     let copy = std::env::temp_dir().join(format!("farfork-steady-{agent}"));
-    fs::copy(built.get_program(), &copy).map_err(during("copying a program"))?;
+    // Not by this process: a child that another test forks would have it open for writing (ETXTBSY).
+    let mut copying = Command::new("cp");
+    copying.arg(built.get_program()).arg(&copy);
+    farfork::must_run(copying)?;
     let mut command = Command::new(&copy);
     let mut subject = Subject::start("steady", command.current_dir("/"), PATIENCE)?;
     subject.await_ready()?;

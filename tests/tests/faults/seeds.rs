@@ -8,6 +8,7 @@ use farfork_checkpoint::prepare;
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::store::Descriptor;
 use farfork_pool::{Pool, failpoint};
+use farfork_seed::Ancestry;
 use farfork_seed::region::SeedRegion;
 use farfork_tests::Outcome;
 use farfork_tests::subject::Subject;
@@ -39,7 +40,9 @@ pub fn act() -> Option<ExitCode> {
         let descriptor = Descriptor::of(&prepared.model, writer.cid());
         let bytes = descriptor.file_bytes;
         let (parts, memory) = (prepared.parts.clone(), prepared.shadow.memory());
-        let region = SeedRegion::new(descriptor, parts, prepared.copied.clone(), memory);
+        let (ancestry, _) = Ancestry::of(prepared.ancestor.clone(), &parts, None);
+        let copied = prepared.copied.clone();
+        let region = SeedRegion::new(descriptor, parts, copied, ancestry, memory);
         writer.reserve(bytes).expect("room");
         region.read(0, writer.bytes_mut(0..bytes)).expect("the seed's bytes");
         writer.keep(std::slice::from_ref(&(0..bytes))).expect("the file's end");

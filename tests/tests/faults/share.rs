@@ -1,9 +1,11 @@
 //! Clones with a share of their memory near: as much as was asked for is local, and no byte differs.
 
 use std::fs;
+use std::path::Path;
 
-use farfork_tests::Outcome;
+use farfork_sys::numa::{self, MemoryPolicy};
 use farfork_tests::subject::Subject;
+use farfork_tests::{Outcome, Trouble};
 use serde_json::Value;
 
 use crate::Case;
@@ -14,6 +16,13 @@ pub const CASES: &[Case] = &[
     ("takes_hot_pages_first", takes_hot_pages_first),
     ("is_refused_in_words", is_refused_in_words),
     ("needs_room_in_the_cgroup", needs_room_in_the_cgroup),
+    ("rises_while_the_clone_runs", rises_while_the_clone_runs),
+    ("is_lowered_only_towards_far_memory", is_lowered_only_towards_far_memory),
+    ("survives_a_kill_of_the_agent", survives_a_kill_of_the_agent),
+    (
+        "of_a_plain_process_is_the_kernel_s_interleave",
+        of_a_plain_process_is_the_kernel_s_interleave,
+    ),
 ];
 
 const PAGE: u64 = 4096;
@@ -158,8 +167,215 @@ fn local_pages(pid: u64, range: std::ops::Range<u64>) -> Outcome<Vec<u64>> {
     Ok(pages.filter(|(_, word)| word >> 63 == 1 && word >> 61 & 1 == 0).map(|(at, _)| at).collect())
 }
 
+/// Has a share of a running clone near; the answer, which agrees with the list of clones.
+fn promote(scene: &Scene, pid: &str, permille: u64) -> Outcome<Value> {
+    let text = scene.works(&["promote", pid, "--local-share", &permille.to_string(), "--json"])?;
+    let set: Value = serde_json::from_str(&text).map_err(during("reading the answer"))?;
+    let list: Value =
+        serde_json::from_str(&scene.works(&["ps", "--json"])?).map_err(during("reading ps"))?;
+    let clone = &list[0];
+    let agrees = |key: &str| clone[key] == set[key];
+    let keys = ["near_bytes", "far_bytes", "local_permille"];
+    demand(keys.iter().all(|key| agrees(key)), format!("ps differs: {set} and {clone}"))?;
+    Ok(set)
+}
+
+fn bytes(set: &Value, key: &str) -> u64 {
+    set[key].as_u64().unwrap_or(u64::MAX)
+}
+
+/// Its pages become local although the clone has not touched them, as many as were asked for, and its bytes stay.
+fn rises_while_the_clone_runs() -> Outcome {
+    let (scene, mut parent) = stage()?;
+    let (mut clone, report) = start(&scene, 0)?;
+    let pid = report["pid"].to_string();
+    for permille in [300, 800] {
+        let set = promote(&scene, &pid, permille)?;
+        let [total, near, pool] =
+            ["total_bytes", "near_bytes", "pool_bytes"].map(|key| bytes(&set, key));
+        let missed = near.abs_diff(total * permille / 1000);
+        demand(set["met"] == true && missed <= total / 100, format!("not met: {set}"))?;
+        demand(total == near + pool + bytes(&set, "far_bytes"), format!("not the sum: {set}"))?;
+        demand(total > WATCHED_BYTES, format!("less than its own memory: {set}"))?;
+    }
+    // What cannot be written stays in the pool, and the answer says so.
+    let all = promote(&scene, &pid, 1000)?;
+    demand(all["met"] == (bytes(&all, "pool_bytes") <= bytes(&all, "total_bytes") / 100), &all)?;
+    demand(bytes(&all, "near_bytes") > WATCHED_BYTES, format!("not near: {all}"))?;
+    looks_at_all(&mut clone)?;
+    // The parent has not got less.
+    let (mut other, _) = start(&scene, 0)?;
+    looks_at_all(&mut other)?;
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// Without a far node it is refused; with one, the rest is moved there, and comes back.
+fn is_lowered_only_towards_far_memory() -> Outcome {
+    let (scene, mut parent) = stage()?;
+    let (mut clone, report) = start(&scene, 800)?;
+    let pid = report["pid"].to_string();
+    let Ok(far) = std::env::var(FAR_NODE) else {
+        let words = ["from 800 to 300 thousandths", "never given back to the pool"];
+        scene.fails(&["promote", &pid, "--local-share", "300"], 1, &words)?;
+        // Refused is refused: it still has what it had.
+        promote(&scene, &pid, 800)?;
+        looks_at_all(&mut clone)?;
+        parent.must_pass()?;
+        return scene.strike();
+    };
+    for permille in [300, 0, 800] {
+        let set = promote(&scene, &pid, permille)?;
+        let (near, far_pages) = nodes_of_copies(&report["pid"], &far)?;
+        println!("share {permille}: {near} copies near, {far_pages} far: {set}");
+        let counted = near.abs_diff(bytes(&set, "near_bytes") / PAGE);
+        demand(counted <= 8, format!("the kernel counts {near} near: {set}"))?;
+        let total = bytes(&set, "total_bytes");
+        let missed = bytes(&set, "near_bytes").abs_diff(total * permille / 1000);
+        demand(set["met"] == true && missed <= total / 100, format!("not met: {set}"))?;
+    }
+    looks_at_all(&mut clone)?;
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// Copies of a process on other nodes and on the far one, in pages, as the kernel counts them page by page.
+fn nodes_of_copies(pid: &Value, far: &str) -> Outcome<(u64, u64)> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/numa_maps")).map_err(during("reading"))?;
+    let (mut near, mut on_far) = (0, 0);
+    for line in maps.lines().filter(|line| line.contains("anon=")) {
+        let number = |name: &str| -> u64 {
+            let found = line.split(' ').find_map(|word| word.strip_prefix(&format!("{name}=")));
+            found.and_then(|count| count.parse().ok()).unwrap_or(0)
+        };
+        let here: u64 = (0..8)
+            .filter(|node| node.to_string() != far)
+            .map(|node| number(&format!("N{node}")))
+            .sum();
+        // Pages of the pool lie on the far node, and are counted with the copies of their mapping.
+        near += here;
+        on_far += number(&format!("N{far}"));
+    }
+    Ok((near, on_far))
+}
+
+/// Whenever the agent dies, a clone has some share and all its bytes.
+fn survives_a_kill_of_the_agent() -> Outcome {
+    let (mut scene, mut parent) = stage()?;
+    for moment_us in [300, 2_000, 8_000] {
+        let (mut clone, report) = start(&scene, 0)?;
+        let pid = report["pid"].to_string();
+        let mut call = scene.command(&["promote", &pid, "--local-share", "1000"])?;
+        let mut call =
+            call.stderr(std::process::Stdio::null()).spawn().map_err(during("promoting"))?;
+        std::thread::sleep(std::time::Duration::from_micros(moment_us));
+        scene.kill_agent();
+        call.wait().map_err(during("waiting"))?;
+        // Its starter has lost the agent, and exits with an error.
+        clone.send(b"ve");
+        clone.await_line("PASS")?;
+        scene.agent()?;
+    }
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// The baseline: a plain process whose new memory the kernel interleaves by weights. They hold for the whole system,
+/// and move nothing that is there; moving pages from outside does.
+fn of_a_plain_process_is_the_kernel_s_interleave() -> Outcome {
+    let far = std::env::var(FAR_NODE)
+        .map_err(|_| Trouble::Skipped("it needs a far memory node, as tests/qemu has".into()))?;
+    let weights = Path::new("/sys/kernel/mm/mempolicy/weighted_interleave");
+    if !weights.exists() {
+        return Err(Trouble::Skipped("weighted interleaving needs Linux 6.9".into()));
+    }
+    let set = |node: &str, weight: &str| fs::write(weights.join(format!("node{node}")), weight);
+    for wrong in ["-1", "256"] {
+        demand(set("0", wrong).is_err(), format!("the kernel takes the weight {wrong}"))?;
+    }
+    let huge = "/sys/kernel/mm/transparent_hugepage/enabled";
+    fs::write(huge, "never").map_err(during("turning huge pages off"))?;
+    let interleave = format!("weighted interleave:0,{far}");
+    let ways = [
+        (0, format!("bind:{far}"), ["1", "1"]),
+        (300, interleave.clone(), ["3", "7"]),
+        (800, interleave, ["4", "1"]),
+        (1000, "bind:0".to_owned(), ["1", "1"]),
+    ];
+    for (permille, policy, [near, on_far]) in ways {
+        set("0", near).and_then(|()| set(&far, on_far)).map_err(during("setting weights"))?;
+        let policy: MemoryPolicy = policy.parse().map_err(during("reading a policy"))?;
+        // So large that the allocator gives it back each time, and gets fresh pages.
+        let block = std::hint::black_box(vec![0u8; 40 << 20]);
+        let pages = placed(&policy, block)?;
+        let counted = pages.near_pages()?;
+        set("0", "1").and_then(|()| set(&far, "1")).map_err(during("setting weights"))?;
+        let later = pages.near_pages()?;
+        pages.balance(permille ^ 512, far.parse().map_err(during("reading a node"))?)?;
+        let moved = pages.near_pages()?;
+        println!(
+            "share {permille}: {counted} of 4096 pages near, {later} after other weights, {moved} moved"
+        );
+        let missed = counted.abs_diff(4096 * permille / 1000);
+        demand(missed <= 41, format!("{counted} of 4096 pages are near at {permille}"))?;
+        demand(later == counted, "other weights move pages that are there")?;
+        let missed = moved.abs_diff(4096 * (permille ^ 512).min(1000) / 1000);
+        demand(missed <= 41, format!("{moved} of 4096 pages are near after moving"))?;
+    }
+    Ok(())
+}
+
+/// Memory of this process that was touched under a policy.
+struct Placed {
+    _block: Vec<u8>,
+    pages: Vec<u64>,
+}
+
+fn placed(policy: &MemoryPolicy, mut block: Vec<u8>) -> Outcome<Placed> {
+    let skipped = (block.as_ptr() as u64).next_multiple_of(1 << 20) - block.as_ptr() as u64;
+    let first = block.as_ptr() as u64 + skipped;
+    policy.apply(first, 16 << 20).map_err(during("setting a policy"))?;
+    let touched = &mut block[skipped as usize..][..16 << 20];
+    touched.chunks_exact_mut(PAGE as usize).for_each(|page| page[7] = 1);
+    Ok(Placed { _block: block, pages: (0..4096).map(|page| first + page * PAGE).collect() })
+}
+
+impl Placed {
+    fn near_pages(&self) -> Outcome<u64> {
+        let pid = std::process::id() as i32;
+        let nodes = numa::nodes_of(pid, &self.pages).map_err(during("asking for nodes"))?;
+        Ok(nodes.iter().filter(|node| **node == 0).count() as u64)
+    }
+
+    /// Has a share of the pages near, whatever it was.
+    fn balance(&self, permille: u64, far: i32) -> Outcome {
+        let pid = std::process::id() as i32;
+        let (near, rest) = self.pages.split_at((4096 * permille.min(1000) / 1000) as usize);
+        for (pages, node) in [(near, 0), (rest, far)] {
+            numa::move_pages(pid, pages, node).map_err(during("moving pages"))?;
+        }
+        Ok(())
+    }
+}
+
 fn is_refused_in_words() -> Outcome {
     let (scene, mut parent) = stage()?;
+    for (arguments, words) in [
+        (vec!["1001"], "expected thousandths from 0 to 1000"),
+        (vec!["0.3"], "expected thousandths from 0 to 1000"),
+        (vec!["300", "--hot"], "cannot be used with"),
+        (vec!["300", "1000-2000"], "cannot be used with"),
+    ] {
+        scene.fails(&[&["promote", "1", "--local-share"], &arguments[..]].concat(), 2, &[words])?;
+    }
+    scene.fails(&["promote", "1", "--local-share", "300"], 1, &["1"])?;
+    let mut command = scene.command(&["restore", "--json", "--tiering", "copy", "a/b"])?;
+    let mut clone = Subject::start("clone", &mut command, PATIENCE)?;
+    clone.await_line("]")?;
+    let pid = clone.after("    \"pid\": ").pop().unwrap_or_default();
+    let promote = ["promote", pid.trim_end_matches(','), "--local-share", "300"];
+    scene.fails(&promote, 1, &["only clones under mow"])?;
+    looks_at_all(&mut clone)?;
     for (arguments, words) in [
         (vec!["--local-share", "1001"], "expected thousandths from 0 to 1000"),
         (vec!["--local-share", "0.3"], "expected thousandths from 0 to 1000"),

@@ -147,7 +147,7 @@ fn of_the_init_of_the_same_pid() -> Outcome {
 
 fn of_the_clone() -> Outcome {
     let mut stage = Stage::set(NEW)?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_reported)?;
     stage.strike()
 }
 
@@ -178,7 +178,7 @@ fn of_the_spare() -> Outcome {
 
 fn of_a_ghost() -> Outcome {
     let mut stage = Stage::set_by(Way { place: Place::EmptyGhost, ..PLAIN })?;
-    everywhere(&mut stage, (Role::Init, Role::Init), false, 1, is_reported)?;
+    everywhere(&mut stage, (Role::Init, Role::Init), false, stride(3), is_reported)?;
     everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(11), is_reported)?;
     everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(13), is_reported)?;
     stage.strike()
@@ -187,7 +187,7 @@ fn of_a_ghost() -> Outcome {
 /// From when it is woken.
 fn of_a_ghost_with_its_image() -> Outcome {
     let mut stage = Stage::set_by(Way { place: Place::AttachedGhost, ..PLAIN })?;
-    everywhere(&mut stage, (Role::Clone, Role::Clone), false, 1, is_reported)?;
+    everywhere(&mut stage, (Role::Clone, Role::Clone), false, stride(3), is_reported)?;
     everywhere(&mut stage, (Role::Clone, Role::Init), false, stride(11), is_reported)?;
     stage.strike()
 }
@@ -262,7 +262,7 @@ fn agent_is_gone(stage: &mut Stage, mut client: Subject, fate: Fate) -> Outcome 
 /// Starts a client that stands still before it does anything.
 fn of_a_client(more: &'static [&'static str]) -> Outcome {
     let mut stage = Stage::set(more)?;
-    stage::everywhere((Role::Client, Role::Client), false, 1, |blow| {
+    stage::everywhere((Role::Client, Role::Client), false, stride(3), |blow| {
         let is_struck = client_is_struck(&stage, blow)?;
         kill_reported_clones(&stage)?;
         if is_struck {

@@ -1,7 +1,7 @@
 //! Two nodes with a cable between them: a process is prepared on one, and resumed on the other, which
 //! has no pool.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ const DEADLINE: Duration = Duration::from_millis(1500);
 /// Two nodes.
 pub struct Bed {
     nodes: Nodes,
+    /// Whether shared memory is used.
+    by_memory: bool,
 }
 
 /// A seed, as `farfork prepare --json` has it.
@@ -31,21 +33,59 @@ impl Bed {
     /// Two nodes.
     pub fn set(test: &str) -> Outcome<Bed> {
         let directory = testbed::work_dir(&format!("seeds-{test}"))?;
-        Ok(Bed { nodes: Nodes::set(directory, "10.78.0")? })
+        Ok(Bed { nodes: Nodes::set(directory, "10.78.0")?, by_memory: false })
+    }
+
+    /// The same, of which the second reads what the first has through shared memory.
+    pub fn on_one_host(test: &str) -> Outcome<Bed> {
+        Ok(Bed { by_memory: true, ..Bed::set(test)? })
+    }
+
+    /// Pulls the cable.
+    pub fn cut(&self) -> Outcome {
+        self.nodes.cut()
+    }
+
+    /// Puts it back.
+    pub fn mend(&self) -> Outcome {
+        self.nodes.mend()
+    }
+
+    /// What pulls the cable ("down"), or puts it back ("up").
+    pub fn set_cable(&self, state: &str) -> Command {
+        self.nodes.set_cable(state)
+    }
+
+    /// The agent of a node.
+    pub fn agent(&self, side: &str) -> Outcome<i32> {
+        let socket = self.nodes.run_directory(side).join(format!("{side}.sock"));
+        testbed::agent_pid(&socket).map_err(|error| Trouble::during("asking an agent", error))
+    }
+
+    /// Files that keepers of a node have made.
+    pub fn seed_files(&self, side: &str) -> usize {
+        std::fs::read_dir(self.nodes.run_directory(side).join("seeds")).map_or(0, Iterator::count)
     }
 
     /// `farfork`, run on one of the nodes.
     pub fn on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
         let mut command = self.nodes.on(side, arguments, DEADLINE)?;
         command.env("FARFORK_SEED_LISTEN", self.nodes.address(HOME)).stdin(Stdio::null());
+        // The nodes are on one host, and most of what is tested is what a network does.
+        command.env("FARFORK_SEED_TCP_ONLY", (!self.by_memory).to_string());
         Ok(command)
     }
 
     /// A program on the node whose processes are prepared.
     pub fn parent(&self, program: &Program) -> Outcome<Subject> {
+        self.parent_in(program, Path::new("/"))
+    }
+
+    /// The same, which makes its files in a directory.
+    pub fn parent_in(&self, program: &Program, directory: &Path) -> Outcome<Subject> {
         let built = compile::command(program)?;
         let mut command = self.nodes.inside(HOME);
-        command.arg(built.get_program()).args(built.get_args()).current_dir("/");
+        command.arg(built.get_program()).args(built.get_args()).current_dir(directory);
         let mut subject = Subject::start("parent", &mut command, SOON)?;
         subject.await_ready()?;
         Ok(subject)
@@ -122,15 +162,30 @@ impl Bed {
         self.nodes.inside(side)
     }
 
-    /// Keys of handles that lie on the node where clones start.
-    pub fn keys_away(&self) -> Outcome<usize> {
-        let places = self.nodes.run_directory(AWAY).join("far");
+    /// Keys of handles that lie on a node.
+    pub fn keys_on(&self, side: &str) -> Outcome<usize> {
+        let places = self.nodes.run_directory(side).join("far");
         let failed = |error| Trouble::during("looking for keys", error);
         let mut keys = 0;
         for place in std::fs::read_dir(places).map_err(failed)?.flatten() {
             keys += std::fs::read_dir(place.path().join("keys")).map_or(0, Iterator::count);
         }
         Ok(keys)
+    }
+
+    /// The file of one of them.
+    pub fn key_away(&self, fingerprint: &str) -> Outcome<PathBuf> {
+        let places = self.nodes.run_directory(AWAY).join("far");
+        let places = std::fs::read_dir(places);
+        let places = places.map_err(|error| Trouble::during("looking for keys", error))?;
+        let mut paths = places.flatten().map(|place| place.path().join("keys").join(fingerprint));
+        let found = paths.find(|path| path.exists());
+        found.ok_or_else(|| Trouble::Failed(format!("no key {fingerprint}")))
+    }
+
+    /// Directories of mounts on the node where clones start.
+    pub fn places_away(&self) -> usize {
+        std::fs::read_dir(self.nodes.run_directory(AWAY).join("far")).map_or(0, Iterator::count)
     }
 
     /// What the keeper of a seed reports; null if there is none.

@@ -1,8 +1,14 @@
 //! Seeds: a process is prepared on one node, and its clones start on another, which has no pool.
 
 mod bed;
+mod breadth;
 mod c_calls;
+mod crossing;
+mod hops;
+mod kinds;
+mod learned;
 mod node;
+mod transports;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,7 +26,7 @@ type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [Case; 17] = [
+    let all: [Case; 37] = [
         ("c_program", c_program),
         ("looked_at_in_its_copy", looked_at_in_its_copy),
         ("python", python),
@@ -29,15 +35,35 @@ fn main() -> ExitCode {
         ("invisible_to_its_parent", invisible_to_its_parent),
         ("handles", handles),
         ("second_hop", second_hop),
+        ("three_hops", hops::three),
+        ("many_hops", hops::many),
+        ("lost_ancestor", hops::lost_ancestor),
+        ("ancestor_outlives", hops::ancestor_outlives),
+        ("ancestor_closes", hops::ancestor_closes),
+        ("far_process_of_hops_killed", hops::far_process_killed),
+        ("crossing", crossing::crossing),
+        ("programs_over_two_hops", breadth::two_hops),
+        ("wrong_key_of_ancestor", hops::wrong_key_of_ancestor),
         ("reclaimed", reclaimed),
         ("expired", expired),
         ("parent_killed", parent_killed),
         ("shadow_and_keeper_killed", shadow_and_keeper_killed),
         ("command_killed", command_killed),
         ("one_mount", node::one_mount),
+        ("reclaimed_after_clones", node::reclaimed_after_clones),
+        ("mount_goes", node::goes_with_its_directory),
+        ("copied", kinds::copied),
+        ("refused", kinds::refused),
+        ("frozen", kinds::frozen),
         ("c_calls", c_calls::c_calls),
         ("c_calls_without_the_command", c_calls::c_calls_without_the_command),
         ("wrong_key_beside_clones", node::wrong_key_beside_clones),
+        ("clones_counted", node::clones_counted),
+        ("container_ended", node::container_ended),
+        ("pushed", learned::pushed),
+        ("streamed_and_kept", learned::streamed_and_kept),
+        ("by_memory", transports::by_memory),
+        ("by_certificates", transports::by_certificates),
     ];
     for (name, run) in all {
         tests.add(format!("seeds::{name}"), missing(), run);
@@ -277,6 +303,7 @@ fn reclaimed() -> Outcome {
     let text = farfork::text(&output);
     demand(begun.elapsed() >= Duration::from_secs(2), "two seconds", &begun.elapsed())?;
     demand(text.contains("\"cut_off\": 1"), "one node", &text)?;
+    demand(text.contains("\"cut_off_clones\": 1"), "one clone", &text)?;
     demand(children(&parent).is_empty(), "no children", &children(&parent))?;
     must_miss(&bed, &seed, clone, pid, &["it was reclaimed"])?;
     order(&mut parent, b"v")?;

@@ -1,0 +1,65 @@
+"""The comparison of `bench/calibrate.py`; the platform is not started."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+from calibrate_compare import METRICS, compared, interval, page
+from calibrate_live import Call, figures, near_of
+
+
+def test_intervals_are_the_extremes_of_few_values_and_ranks_of_many() -> None:
+    assert interval([3, 1, 2]) == (2, 1, 3)
+    assert interval([5]) == (5, 5, 5)
+    # Of eight values without the outer ones it would be 93 %, of nine it is 96 %.
+    assert interval(list(range(1, 9))) == (4.5, 1, 8)
+    assert interval(list(range(1, 10))) == (5, 2, 8)
+    assert interval(list(range(1, 12))) == (6, 2, 10)
+    # Of 20 values, the 6th and the 15th: 95.9 % by the binomial distribution.
+    assert interval(list(range(1, 21))) == (10.5, 6, 15)
+
+
+def test_intervals_that_do_not_overlap_are_named() -> None:
+    def one(live: float, simulated: float) -> dict[str, Any]:
+        side = {"calls": 10, "failed": 1}
+        return {
+            "live": {**side, **dict.fromkeys(METRICS, live)},
+            "simulated": {**side, **dict.fromkeys(METRICS, simulated)},
+        }
+
+    rounds = [one(1, 4), one(3, 6)]
+    for metric in METRICS:
+        assert compared(rounds)[metric] == {
+            "live": (2, 1, 3),
+            "simulated": (5, 4, 6),
+            "overlaps": False,
+        }
+    rounds[0]["simulated"]["p50_us"] = 3
+    report = {
+        "machine": "m",
+        "load_before": [0.5, 1],
+        "rounds": rounds,
+        "compared": compared(rounds),
+    }
+    assert report["compared"]["p50_us"]["overlaps"] is True
+    text = page(report)
+    assert "20 calls, 2 failed" in text
+    assert text.count("**do not overlap**") == len(METRICS) - 1
+
+
+def test_figures_are_those_that_the_simulator_reports(tmp_path: Path) -> None:
+    calls = [Call("f", "warm", took_us, True) for took_us in range(1, 101)]
+    calls += [Call("f", "ghost", 200, True), Call("f", "cold", 999, False)]
+    seen = figures(calls, [(0.25, 10), (0.5, 30)])
+    assert (seen["calls"], seen["failed"], seen["p50_us"], seen["p99_us"]) == (102, 1, 51, 100)
+    assert (seen["cold"], seen["clone"], seen["warm"]) == (0, 1, 100)
+    assert (seen["near_mean_bytes"], seen["near_max_bytes"]) == (20, 30)
+    with pytest.raises(RuntimeError, match="none of 1 calls"):
+        figures(calls[-1:], [(0.25, 10)])
+    path = tmp_path / "r.time.csv"
+    path.write_text("run,begin_us,near_bytes_mean\na,0,5.0\na,500000,7.5\n")
+    assert near_of(path) == [(0.0, 5.0), (0.5, 7.5)]

@@ -1,0 +1,93 @@
+//! What clones need is learnt, and comes first for the next ones, on any node; what was fetched stays a while.
+
+use std::time::Duration;
+
+use farfork_tests::nodes::{AWAY, HOME, demand, end};
+use farfork_tests::{Outcome, testbed};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::bed::{Bed, Seed};
+use crate::{memory, order};
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_default()
+}
+
+fn known_pages(bed: &Bed, seed: &Seed) -> Outcome<u64> {
+    Ok(number(&bed.status(seed)?, "known_pages"))
+}
+
+/// Pages that a clone has needed are here before the first instruction of the next one, which gets them with its seed
+/// gone. What no clone has needed is not.
+pub fn pushed() -> Outcome {
+    let bed = Bed::set("pushed")?;
+    let mut parent = bed.parent(&memory())?;
+    let seed = bed.prepare(&parent, &[])?;
+    let alone = ["--prefetch", "0", "--no-cache"];
+    demand(known_pages(&bed, &seed)? == 0, "no page", &known_pages(&bed, &seed)?)?;
+    let (mut first, pid) = bed.detached(&seed, &alone)?;
+    order(&mut first, b"w")?;
+    testbed::eventually("its pages are known", || Ok(known_pages(&bed, &seed)? > 0))?;
+    let mut known = 0;
+    testbed::eventually("all of them are", || {
+        let before = std::mem::replace(&mut known, known_pages(&bed, &seed)?);
+        std::thread::sleep(Duration::from_millis(600));
+        Ok(before == known)
+    })?;
+    end(pid, Signal::SIGKILL);
+    drop(first);
+    let pushing = [&alone[..], &["--push-ms", "20000"]].concat();
+    let (mut clone, pid) = bed.detached(&seed, &pushing)?;
+    let mounts = bed.json(AWAY, &["far", "status", "--json"])?;
+    let images = mounts.as_array().into_iter().flatten().map(|mount| &mount["images"][0]);
+    let most = number(&seed.report, "memory_bytes") / 2;
+    for fetched in images.map(|image| number(image, "fetched_bytes")) {
+        let is_known_alone = (known * 4096..most).contains(&fetched);
+        demand(is_known_alone, "what is known, and no more", &(fetched, known, most))?;
+    }
+    let keeper = bed.status(&seed)?["keeper_pid"].as_i64().unwrap_or_default();
+    end(keeper as i32, Signal::SIGKILL);
+    order(&mut clone, b"w")?;
+    clone.send(b"v");
+    demand(bed.wait(pid)?["signal"] == i64::from(Signal::SIGBUS as i32), "SIGBUS", &())?;
+    let said = bed.refused(AWAY, &["resume", "--eager", "--push-ms", "1", &seed.handle], 2)?;
+    demand(said.contains("--push-ms"), "a contradiction", &said)?;
+    let other = bed.prepare(&parent, &[])?;
+    let started = bed.resumed_with(&other, &pushing)?;
+    demand(started[0]["pushed_bytes"] == 0, "no page that is known", &started)?;
+    parent.must_pass()
+}
+
+/// All pages come while a clone runs that touches nothing. They stay for the next one after its end, which fetches
+/// none, and not for one with a cache of its own.
+pub fn streamed_and_kept() -> Outcome {
+    let bed = Bed::set("streamed")?;
+    let mut parent = bed.parent(&memory())?;
+    let seed = bed.prepare(&parent, &[])?;
+    let memory_bytes = number(&seed.report, "memory_bytes");
+    let fetched = || -> Outcome<u64> {
+        let status = bed.json(AWAY, &["far", "status", "--json"])?;
+        Ok(number(&status[0]["images"][0], "fetched_bytes"))
+    };
+    let (clone, pid) = bed.detached(&seed, &[])?;
+    let mut before = 0;
+    testbed::eventually("all pages are here", || {
+        let last = std::mem::replace(&mut before, fetched()?);
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(before >= memory_bytes && before == last)
+    })?;
+    end(pid, Signal::SIGKILL);
+    drop(clone);
+    bed.wait(pid)?;
+    let mut next = bed.resume(&seed, &["--no-prefetch"])?;
+    next.must_pass()?;
+    // What the header and the metadata take is read when the image is found.
+    let after = fetched()?;
+    demand(after == before, "no page more", &(before, after))?;
+    let own = bed.resumed_with(&seed, &["--no-prefetch", "--no-cache"])?;
+    let of_own = number(&own[0], "fetched_bytes");
+    demand(of_own > 0 && of_own < before, "pages of its own", &(of_own, before))?;
+    bed.json(HOME, &["reclaim", "--json", &seed.handle])?;
+    parent.must_pass()
+}
