@@ -40,7 +40,8 @@ def slowed(
         # Waiting keeps a processor busy; where processors are taken away, nothing waits.
         clock = (~pid << 3) | CPUCLOCK_SCHED
         took = waits(parent.client, lambda: time.clock_gettime(clock))
-        assert took == [0, 0], "only clones wait"
+        shorter = [one < us / 1e4 for one, us in zip(took, MAPPED, strict=True)]
+        assert all(shorter), f"only clones wait, not {took}"
         added = {"copied_page_us": copied_page_us, "mapped": {"it": MAPPED}}
         reply.write_text(json.dumps(added | {"served": {"it": SERVED}}))
         options = ("--detach", "--tiering", tiering)

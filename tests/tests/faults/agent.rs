@@ -5,6 +5,7 @@ use std::io::IoSlice;
 
 use farfork_tests::Outcome;
 use farfork_tests::subject::Subject;
+use farfork_types::CHUNK_BYTES;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
@@ -101,15 +102,18 @@ fn is_killed_with_live_clones() -> Outcome {
     let status = attached.leave()?;
     demand(status.success(), format!("restore --detach: {status}"))?;
     let pid = one_clone(&scene)?;
-    let free = scene.free_bytes()?;
+    let held = scene.image_bytes_of(pid)?;
     scene.kill_agent();
     demand(fs::metadata(format!("/proc/{pid}")).is_ok(), "the clone has gone with its agent")?;
     scene.agent()?;
     demand(fs::metadata(format!("/proc/{pid}")).is_ok(), "the clone has gone with a new agent")?;
     scene.works(&["images", "rm", "a/b"])?;
-    demand(scene.free_bytes()? == free, "chunks of a running clone were given back")?;
+    demand(scene.image_bytes_of(pid)? == held, "chunks of a running clone were given back")?;
+    let free = scene.free_bytes()?;
     end(pid)?;
-    await_until("the new agent lets go", || scene.free_bytes().is_ok_and(|now| now > free))?;
+    await_until("the new agent lets go", || {
+        scene.free_bytes().is_ok_and(|now| now + CHUNK_BYTES > free + held)
+    })?;
     subject.must_pass()?;
     scene.check()?;
     scene.strike()
@@ -187,19 +191,22 @@ fn ends_what_descends_from_a_clone() -> Outcome {
 fn lets_its_clones_be() -> Outcome {
     let (mut scene, mut subject, _) = stage()?;
     let mut attached = clone(&scene, &[])?;
-    one_clone(&scene)?;
+    let pid = one_clone(&scene)?;
     scene.works(&["images", "rm", "a/b"])?;
-    let free = scene.free_bytes()?;
+    let held = scene.image_bytes_of(pid)?;
     let beside = scene.agent_beside()?;
     let mut list = scene.command(&["ps", "--node", "local", "--json"])?;
     list.env("FARFORK_RUN", beside);
     let listed = farfork_tests::farfork::must_run(list)?;
     demand(listed.stdout.starts_with(b"[]"), "the other agent has a clone")?;
-    demand(scene.free_bytes()? == free, "chunks of a running clone were given back")?;
+    demand(scene.image_bytes_of(pid)? == held, "chunks of a running clone were given back")?;
+    let free = scene.free_bytes()?;
     scene.fails(&["pool", "forget-node", "local"], 1, &["node local", "are running"])?;
     attached.must_pass()?;
     subject.must_pass()?;
-    await_until("the space is back", || scene.free_bytes().is_ok_and(|now| now > free))?;
+    await_until("the space is back", || {
+        scene.free_bytes().is_ok_and(|now| now + CHUNK_BYTES > free + held)
+    })?;
     scene.kill_agent();
     let said = scene.works(&["pool", "forget-node", "local"])?;
     let words = ["removed node local from the pool", "1 rows with", "kept 1 rows of that name"];

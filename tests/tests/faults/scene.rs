@@ -1,6 +1,7 @@
 //! A place of its own for each test: a pool, a run directory, an agent. Struck, it has to be as
 //! empty as it was.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
 use farfork_types::{CHUNK_BYTES, Cid};
 use rustix::mount::{UnmountFlags, unmount};
+
+use crate::pages::parent_of;
 
 /// How long anything may take that does not hang.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -295,6 +298,26 @@ impl Scene {
             false => info.images.iter().map(|image| image.table_bytes).sum(),
         };
         Ok(info.free_bytes + beside)
+    }
+
+    /// Bytes that the images take which a clone or its page service has, removed ones too.
+    pub fn image_bytes_of(&self, clone: i32) -> Outcome<u64> {
+        let mut images = BTreeMap::new();
+        for pid in [clone, parent_of(clone)?.as_raw()] {
+            for kind in ["map_files", "fd"] {
+                let entries = fs::read_dir(format!("/proc/{pid}/{kind}"));
+                for entry in entries.map_err(during("looking at a clone"))?.flatten() {
+                    let of_image = |path: PathBuf| path.starts_with(self.pool.join("images"));
+                    if fs::read_link(entry.path()).is_ok_and(of_image) {
+                        let file = fs::metadata(entry.path());
+                        let file = file.map_err(during("looking at an image of a clone"))?;
+                        images.insert(file.ino(), file.blocks() * 512);
+                    }
+                }
+            }
+        }
+        demand(!images.is_empty(), "the clone has no image")?;
+        Ok(images.values().sum())
     }
 
     /// Nodes that pin an image, by image.
