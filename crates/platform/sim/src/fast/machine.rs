@@ -308,7 +308,9 @@ impl<'a, W: Watch> Machine<'a, W> {
             Step::Loaded(id) => self.loaded(id),
             Step::Answer(id, is_well) => self.call_ended(id, is_well),
             Step::Checkpoint(id) => self.begin_checkpoint(id),
-            Step::Freeze(id) => drop(self.world.agents.ledger.freeze(id)),
+            Step::Freeze(id) => {
+                self.world.agents.ledger.freeze(id);
+            }
         }
     }
 

@@ -227,6 +227,10 @@ proptest! {
     ) {
         scene.compare(&calls)?;
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases() / 2, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Within some hundred milliseconds, so that much happens at the same moments: there the order of the platform's
     /// tasks decides. Small functions are promoted as quickly as they start.
