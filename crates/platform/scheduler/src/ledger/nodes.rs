@@ -7,7 +7,7 @@
 //! ```
 //! A node that may have changed is marked. The next question computes its standing anew, and that of the halves which
 //! it is in. So a change costs next to nothing, and a question the changed nodes times the depth of the tree. The best
-//! of some nodes only, those on which a kind of ghosts waits, is found by a walk that leaves out halves that are no better
+//! of some nodes only, those on which a kind of ghosts waits, is found by a walk that leaves out halves that are not better
 //! than what it has found.
 
 use std::cell::{RefCell, RefMut};
