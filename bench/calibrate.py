@@ -1,11 +1,15 @@
 """Compares the simulator with the live platform on traces that nothing else uses.
 
-usage: bench/calibrate.py [--rounds N] [--seconds S] [--burst N] [--out DIRECTORY]
+usage: bench/calibrate.py [--rounds N] [--seconds S] [--burst N] [--processors N] [--out DIRECTORY]
 
     profile   a platform of its own: cold starts, clones, warm calls and memory of each function
     rounds    for each seed: a new platform replays a trace, open-loop  ─► live
-              farfork sim, the same trace, profiles and policies         ─► simulated
+              farfork sim, the same trace, profiles and policies:
+                calls share as many processors as the machine has       ─► simulated
+                each call has one of its own                            ─► unshared
     compare   P50, P99, starts, memory: medians over rounds with 95 % intervals, one plot
+
+The platform has one node, as all of its nodes would share the processors of this machine.
 
 Durations in a trace are drawn from the measured warm calls; arrivals are bursts of their own
 seeds. Writes calibration.json, calibration.md and a plot. An interval that does not overlap is
@@ -34,7 +38,7 @@ from calibrate_compare import compared, page
 from farfork.demo.command import find_binary
 
 ROOT = Path(__file__).resolve().parents[1]
-NODES, NODE_MEMORY = 2, "2G"
+NODES, NODE_MEMORY = 1, "4G"
 # Of the calls that a profile is made of.
 WARM_CALLS, BURSTS = 30, 6
 # No other trace of the project has these seeds.
@@ -51,10 +55,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="traces to replay (default 7)")
     parser.add_argument("--seconds", type=float, default=20, help="length of each (default 20)")
     parser.add_argument("--burst", type=int, default=6, help="most calls of a burst (default 6)")
+    count = len(os.sched_getaffinity(0))
+    words = f"processors that calls share in the simulator (default: this machine's, {count})"
+    parser.add_argument("--processors", type=int, default=count, help=words)
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results")
     options = parser.parse_args()
-    if options.rounds < 1 or options.seconds <= 0 or options.burst < 1:
-        parser.error("give --rounds, --seconds and --burst above 0")
+    if min(options.rounds, options.burst, options.processors) < 1 or options.seconds <= 0:
+        parser.error("give --rounds, --seconds, --burst and --processors above 0")
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="farfork-calibrate-", dir="/run") as name:
         place = Path(name)
@@ -63,9 +70,11 @@ def main() -> int:
         rounds = []
         for seed in range(FIRST_SEED, FIRST_SEED + options.rounds):
             calls = trace(seed, options, warm)
-            rounds.append({"seed": seed, **replayed(place, calls, profiles)})
+            seen = replayed(place, calls, profiles, options.processors)
+            rounds.append({"seed": seed, **seen})
     report = {
         "machine": f"{machine.machine()}, {os.cpu_count()} processors, Linux {machine.release()}",
+        "processors": options.processors,
         "load_before": [one["load"] for one in rounds],
         "profiles": profiles,
         "rounds": rounds,
@@ -175,17 +184,26 @@ def trace(seed: int, options: argparse.Namespace, warm: dict[str, list[int]]) ->
     return sorted(calls, key=lambda call: call[1])
 
 
-def replayed(place: Path, calls: Calls, profiles: list[dict[str, Any]]) -> dict[str, Any]:
+def replayed(
+    place: Path, calls: Calls, profiles: list[dict[str, Any]], processors: int
+) -> dict[str, Any]:
     """Replay one trace on a new platform and in the simulator."""
     progress(f"replaying {len(calls)} calls")
     load = os.getloadavg()[0]
     with serving(place) as platform:
         seen = platform.replay([(name, at_us) for name, at_us, _ in calls])
-    return {"load": load, "live": seen, "simulated": simulated(place, calls, profiles)}
+    return {
+        "load": load,
+        "live": seen,
+        "simulated": simulated(place, calls, profiles, ["--processors", str(processors)]),
+        "unshared": simulated(place, calls, profiles, []),
+    }
 
 
-def simulated(place: Path, calls: Calls, profiles: list[dict[str, Any]]) -> dict[str, Any]:
-    """Simulate the same calls."""
+def simulated(
+    place: Path, calls: Calls, profiles: list[dict[str, Any]], more: list[str]
+) -> dict[str, Any]:
+    """Simulate the same calls, with more options."""
     file, report = place / "trace.csv", place / "report.html"
     rows = [f"{name},{at_us},{duration_us}\n" for name, at_us, duration_us in calls]
     file.write_text("function,arrival_us,duration_us\n" + "".join(rows))
@@ -194,7 +212,7 @@ def simulated(place: Path, calls: Calls, profiles: list[dict[str, Any]]) -> dict
         path = place / f"{profile['function']}.json"
         path.write_text(json.dumps(profile))
         paths.append(str(path))
-    options = ["--nodes", str(NODES), "--node-memory", NODE_MEMORY, "--report", str(report)]
+    options = ["--nodes", str(NODES), "--node-memory", NODE_MEMORY, "--report", str(report), *more]
     command = [str(find_binary()), "sim", "--trace", str(file), "--profile", *paths, *options]
     done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True)
     seen = json.loads(done.stdout)

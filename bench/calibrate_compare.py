@@ -7,6 +7,7 @@ from typing import Any
 # Of medians, that lie outside of their intervals.
 OUTSIDE = 0.05
 KINDS = ("cold", "clone", "warm")
+SIDES = ("live", "simulated", "unshared")
 METRICS = ("p50_us", "p99_us", *KINDS, "near_mean_bytes", "near_max_bytes")
 
 
@@ -14,13 +15,18 @@ def compared(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Compare medians over all rounds."""
     result = {}
     for metric in METRICS:
-        sides = {
-            side: interval([one[side][metric] for one in rounds]) for side in ("live", "simulated")
+        sides = {side: interval([one[side][metric] for one in rounds]) for side in SIDES}
+        result[metric] = {
+            **sides,
+            "overlaps": overlap(sides["live"], sides["simulated"]),
+            "unshared_overlaps": overlap(sides["live"], sides["unshared"]),
         }
-        low = max(side[1] for side in sides.values())
-        high = min(side[2] for side in sides.values())
-        result[metric] = {**sides, "overlaps": low <= high}
     return result
+
+
+def overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """Return whether two intervals have a value in common."""
+    return max(one[1], other[1]) <= min(one[2], other[2])
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
@@ -43,16 +49,22 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"{report['machine']}; load before each round: {loads}. {len(report['rounds'])} rounds, "
         f"{calls} calls, {failed} failed. Medians over rounds with their 95 % intervals (extremes "
-        "with fewer than nine rounds). Clones in ghosts count as clones.",
+        "with fewer than nine rounds). Clones in ghosts count as clones. Simulated: calls share "
+        f"{report['processors']} processors; unshared: each has one of its own. Bold: the interval "
+        "does not overlap with the live one.",
         "",
-        "| | live | simulated | intervals |",
+        "| | live | simulated | unshared |",
         "| --- | --- | --- | --- |",
     ]
     for metric, one in report["compared"].items():
-        shown = [
-            f"{side[0]:,.0f} [{side[1]:,.0f}, {side[2]:,.0f}]"
-            for side in (one["live"], one["simulated"])
-        ]
-        verdict = "overlap" if one["overlaps"] else "**do not overlap**"
-        lines.append(f"| {metric} | {shown[0]} | {shown[1]} | {verdict} |")
+        cells = [words(one["live"], True)]
+        cells.append(words(one["simulated"], one["overlaps"]))
+        cells.append(words(one["unshared"], one["unshared_overlaps"]))
+        lines.append(f"| {metric} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def words(side: tuple[float, float, float], overlaps: bool) -> str:
+    """Return a median with its interval."""
+    shown = f"{side[0]:,.0f} [{side[1]:,.0f}, {side[2]:,.0f}]"
+    return shown if overlaps else f"**{shown}**"

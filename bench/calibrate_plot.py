@@ -9,7 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-SIDES = {"live": "#2b6cb0", "simulated": "#d55e00"}
+SIDES = {"live": "#2b6cb0", "simulated": "#d55e00", "unshared": "#999999"}
 # Titles, units and scales of the metrics, one panel each.
 PANELS = [
     ("latency", ["p50_us", "p99_us"], ["P50", "P99"], "ms", 1e-3),
@@ -27,7 +27,7 @@ def draw(report: dict[str, Any], directory: Path) -> None:
             middle = [value[0] * scale for value in values]
             below = [(value[0] - value[1]) * scale for value in values]
             above = [(value[2] - value[0]) * scale for value in values]
-            places = [place + (index - 0.5) * 0.2 for place in range(len(metrics))]
+            places = [place + (index - 1) * 0.2 for place in range(len(metrics))]
             axes.errorbar(
                 places, middle, [below, above], fmt="o", capsize=5, label=side, color=colour
             )

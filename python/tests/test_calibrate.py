@@ -26,21 +26,22 @@ def test_intervals_are_the_extremes_of_few_values_and_ranks_of_many() -> None:
 def test_intervals_that_do_not_overlap_are_named() -> None:
     def one(live: float, simulated: float) -> dict[str, Any]:
         side = {"calls": 10, "failed": 1}
-        return {
-            "live": {**side, **dict.fromkeys(METRICS, live)},
-            "simulated": {**side, **dict.fromkeys(METRICS, simulated)},
-        }
+        values = {"live": live, "simulated": simulated, "unshared": live + 1}
+        return {name: {**side, **dict.fromkeys(METRICS, one)} for name, one in values.items()}
 
     rounds = [one(1, 4), one(3, 6)]
     for metric in METRICS:
         assert compared(rounds)[metric] == {
             "live": (2, 1, 3),
             "simulated": (5, 4, 6),
+            "unshared": (3, 2, 4),
             "overlaps": False,
+            "unshared_overlaps": True,
         }
     rounds[0]["simulated"]["p50_us"] = 3
     report = {
         "machine": "m",
+        "processors": 2,
         "load_before": [0.5, 1],
         "rounds": rounds,
         "compared": compared(rounds),
@@ -48,7 +49,8 @@ def test_intervals_that_do_not_overlap_are_named() -> None:
     assert report["compared"]["p50_us"]["overlaps"] is True
     text = page(report)
     assert "20 calls, 2 failed" in text
-    assert text.count("**do not overlap**") == len(METRICS) - 1
+    assert text.count("**5 [4, 6]**") == len(METRICS) - 1
+    assert "| p50_us | 2 [1, 3] | 4 [3, 6] | 3 [2, 4] |" in text
 
 
 def test_figures_are_those_that_the_simulator_reports(tmp_path: Path) -> None:

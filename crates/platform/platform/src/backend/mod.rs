@@ -49,7 +49,8 @@ use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
-    BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
+    BoxFuture, Claim, NodeGhosts, NodeLoad, NodeState, Nodes, NodesError, PoolImage, Start,
+    Started, Usage,
 };
 pub use agents::{Agents, Budgets, ProcessCounts};
 pub use base::Python;
@@ -304,6 +305,10 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 impl Nodes for Backend {
     fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         self.inner.ledger.nodes(claim, image)
+    }
+
+    fn load(&self, node: &str) -> Option<NodeLoad> {
+        self.inner.ledger.load(node)
     }
 
     fn pool(&self) -> Memory {

@@ -13,7 +13,7 @@ use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{
-    AgentGhost, Claim, Ledger, NodeId, NodeStatus, PauseChange, Promotion, Usage,
+    AgentGhost, Claim, Ledger, NodeId, NodeLoad, NodeStatus, PauseChange, Promotion, Usage,
 };
 use farfork_types::LocalShare;
 use tokio::sync::watch;
@@ -239,6 +239,12 @@ impl SharedLedger {
     /// image.
     pub fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         self.lock().ledger.node_facts(claim, image)
+    }
+
+    /// How much a node has to do, if it answers.
+    pub fn load(&self, node: &str) -> Option<NodeLoad> {
+        let locked = self.lock();
+        locked.ledger.node(node).and_then(|node| locked.ledger.load(node))
     }
 
     /// All nodes.

@@ -10,7 +10,7 @@ use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
-pub use farfork_scheduler::{Claim, Usage};
+pub use farfork_scheduler::{Claim, NodeLoad, Usage};
 use farfork_types::wire::AddressRange;
 use farfork_types::{LocalShare, Tiering};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -199,6 +199,11 @@ pub trait Nodes: Debug + Send + Sync {
     /// The nodes that answer, as facts for an instance with this claim, of this image or the base
     /// image.
     fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts>;
+    /// How much a node has to do, if it answers. Asked after every call, so that it looks at no other node if it can.
+    fn load(&self, node: &str) -> Option<NodeLoad> {
+        let nodes = self.nodes(Claim::default(), None);
+        nodes.iter().find(|found| found.name == node).map(NodeLoad::from)
+    }
     /// The pool's use and size.
     fn pool(&self) -> Memory;
     /// The number of images in the pool.

@@ -21,7 +21,8 @@ use super::{Durations, Footprint, Program};
 use crate::clock::Clock;
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
-    BoxFuture, Claim, NodeGhosts, NodeState, Nodes, NodesError, PoolImage, Start, Started, Usage,
+    BoxFuture, Claim, NodeGhosts, NodeLoad, NodeState, Nodes, NodesError, PoolImage, Start,
+    Started, Usage,
 };
 pub use instance::Instance;
 use instance::Tie;
@@ -169,6 +170,14 @@ impl Nodes for SimulatedNodes {
             Some(agents) => agents.ledger.node_facts(claim, image),
             None => state.facts(),
         }
+    }
+
+    fn load(&self, node: &str) -> Option<NodeLoad> {
+        let state = self.state();
+        let Some(agents) = &state.agents else {
+            return state.facts().iter().find(|found| found.name == node).map(NodeLoad::from);
+        };
+        agents.ledger.node(node).and_then(|node| agents.ledger.load(node))
     }
 
     fn pool(&self) -> Memory {

@@ -89,18 +89,42 @@ impl Ledger {
         })
     }
 
+    /// Counts a ghost that waits from now on.
+    pub(super) fn waits(&mut self, (node, kind): &StockKey) {
+        let here = &mut self.nodes[node.index()];
+        match kind {
+            Kind::Attached(_) => here.attached_ghosts += 1,
+            Kind::Empty(_) => here.empty_ghosts += 1,
+        }
+        *self.waiting.entry(kind.clone()).or_default().entry(node.index()).or_default() += 1;
+    }
+
+    fn waits_no_more(&mut self, (node, kind): &StockKey) {
+        let here = &mut self.nodes[node.index()];
+        match kind {
+            Kind::Attached(_) => here.attached_ghosts -= 1,
+            Kind::Empty(_) => here.empty_ghosts -= 1,
+        }
+        let Some(nodes) = self.waiting.get_mut(kind) else { return };
+        if let Some(count) = nodes.get_mut(&node.index()) {
+            *count -= 1;
+            if *count == 0 {
+                nodes.remove(&node.index());
+            }
+        }
+        if nodes.is_empty() {
+            self.waiting.remove(kind);
+        }
+    }
+
     /// Removes ghosts, which do not wait any more, from the table; returns those that their agents have.
     pub(super) fn remove(&mut self, ids: impl IntoIterator<Item = u64>) -> Vec<AgentGhost> {
         let mut removed = Vec::new();
         for id in ids {
             let Some(Occupant::Ghost(ghost)) = self.occupants.remove(&id) else { continue };
-            let (node, kind) = ghost.key;
+            let node = ghost.key.0;
             let Some(name) = ghost.name else { continue };
-            let here = &mut self.nodes[node.index()];
-            match kind {
-                Kind::Attached(_) => here.attached_ghosts -= 1,
-                Kind::Empty(_) => here.empty_ghosts -= 1,
-            }
+            self.waits_no_more(&ghost.key);
             removed.push(AgentGhost { node, name });
         }
         removed
@@ -134,8 +158,8 @@ impl Ledger {
 
     /// Takes a waiting empty ghost; returns the agent's name of it.
     pub fn take_empty(&mut self, node: NodeId, memory_mb: u64, now_us: u64) -> Option<String> {
-        let key = (node, Kind::Empty(memory_mb));
-        let stock = self.stocks.entry(key).or_insert_with(|| Stock::new(None));
+        let key = self.empty_stock(node, memory_mb);
+        let stock = self.stocks.get_mut(&key)?;
         stock.arrivals.add(now_us);
         let taken = stock.waiting.pop()?;
         self.remove([taken]).pop().map(|ghost| ghost.name)

@@ -155,6 +155,10 @@ impl Ledger {
 
     /// Marks an instance as thawed.
     pub fn thawed(&mut self, id: u64) {
+        // Most calls find it awake.
+        if !self.instance(id).is_some_and(|one| one.is_frozen) {
+            return;
+        }
         self.change(id, |one| one.is_frozen = false);
     }
 

@@ -89,6 +89,18 @@ impl Ledger {
         (0..lacking).map(|_| one(self)).collect()
     }
 
+    /// The stock of empty ghosts with this limit, which exists from now on.
+    pub(super) fn empty_stock(&mut self, node: NodeId, memory_mb: u64) -> StockKey {
+        let key = (node, Kind::Empty(memory_mb));
+        if !self.stocks.contains_key(&key) {
+            self.stocks.insert(key.clone(), Stock::new(None));
+            if memory_mb != USUAL_MB {
+                self.unusual.insert(key.clone());
+            }
+        }
+        key
+    }
+
     /// Decides how many empty ghosts to make. They count as being made from now on.
     pub fn order_empty(
         &mut self,
@@ -100,8 +112,7 @@ impl Ledger {
         if !self.may_make(node, now_us) {
             return Vec::new();
         }
-        let key = (node, Kind::Empty(memory_mb));
-        self.stocks.entry(key.clone()).or_insert_with(|| Stock::new(None));
+        let key = self.empty_stock(node, memory_mb);
         self.order(&key, Memory::default(), now_us, advice)
     }
 
@@ -172,11 +183,8 @@ impl Ledger {
         ghost.name = Some(agents.name.clone());
         stock.bytes = bytes;
         stock.waiting.push(id);
-        let here = &mut self.nodes[ghost.key.0.index()];
-        match ghost.key.1 {
-            Kind::Attached(_) => here.attached_ghosts += 1,
-            Kind::Empty(_) => here.empty_ghosts += 1,
-        }
+        let key = ghost.key.clone();
+        self.waits(&key);
         None
     }
 
@@ -189,13 +197,8 @@ impl Ledger {
             self.trimmed_us = now_us;
         }
         // Between the intervals only ghosts with images go.
-        if !is_time && self.nodes.iter().all(|node| node.attached_ghosts == 0) {
-            return self.remove(ids);
-        }
-        let is_empty = |key: &StockKey| matches!(key.1, Kind::Empty(_));
-        let (empty, attached): (Vec<StockKey>, Vec<StockKey>) =
-            self.stocks.keys().cloned().partition(is_empty);
-        for key in empty.into_iter().chain(attached) {
+        let empty = if is_time { self.empty_stocks() } else { Vec::new() };
+        for key in empty.into_iter().chain(self.waiting_attached()) {
             if !self.answers(key.0) || !self.is_to_trim(&key, is_time, pool) {
                 continue;
             }
@@ -208,31 +211,48 @@ impl Ledger {
         self.remove(ids)
     }
 
+    /// The stocks of empty ghosts, in the order of nodes.
+    fn empty_stocks(&self) -> Vec<StockKey> {
+        let on = |node| self.stocks.range((node, Kind::Empty(0))..=(node, Kind::Empty(u64::MAX)));
+        self.ids().flat_map(on).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The stocks with an image of which ghosts wait, in the order of nodes. For others, of which there may be very many,
+    /// nothing is to be decided.
+    fn waiting_attached(&self) -> Vec<StockKey> {
+        // Those with images are first.
+        let kinds = self.waiting.range(..Kind::Empty(0));
+        let nodes = kinds.flat_map(|(kind, nodes)| nodes.keys().map(move |node| (*node, kind)));
+        let mut nodes: Vec<(usize, &Kind)> = nodes.collect();
+        nodes.sort_unstable();
+        let key =
+            |(node, kind): (usize, &Kind)| Some((NodeId(u32::try_from(node).ok()?), kind.clone()));
+        nodes.into_iter().filter_map(key).collect()
+    }
+
     /// Whether surplus ghosts of a stock go now.
     fn is_to_trim(&self, key: &StockKey, is_time: bool, pool: Memory) -> bool {
         let is_short = |memory: Memory| memory.used_permille() >= PRESSURE_PERMILLE;
         match key.1 {
             Kind::Empty(_) => is_time,
-            // Without anything to decide, no decision is recorded.
-            Kind::Attached(_) => {
-                let is_time = is_time || is_short(pool) || is_short(self.memory(key.0));
-                is_time && self.waiting(key) > 0
-            }
+            Kind::Attached(_) => is_time || is_short(pool) || is_short(self.memory(key.0)),
         }
     }
 
     /// Forgets empty ghosts with unusual limits that were not taken for long; returns those that wait.
     fn unused(&mut self, now_us: u64) -> Vec<u64> {
         let mut unused = Vec::new();
-        self.stocks.retain(|(_, kind), stock| {
+        let stocks = &mut self.stocks;
+        self.unusual.retain(|key| {
+            let Some(stock) = stocks.get_mut(key) else { return false };
             let last_us = stock.arrivals.last_us();
             let is_used = stock.making > 0
                 || last_us.is_some_and(|last| now_us.saturating_sub(last) < UNUSED_US);
-            let is_kept = is_used || !matches!(kind, Kind::Empty(mb) if *mb != USUAL_MB);
-            if !is_kept {
+            if !is_used {
                 unused.append(&mut stock.waiting);
+                stocks.remove(key);
             }
-            is_kept
+            is_used
         });
         unused
     }

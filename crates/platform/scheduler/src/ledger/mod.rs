@@ -3,6 +3,7 @@
 //! ```text
 //!  occupants   number ─► instance | ghost           the truth
 //!  stocks      (node, kind) ─► ghosts that wait     how many are made, and which are taken
+//!  waiting     kind ─► nodes where some wait        so that a placement finds them
 //!  nodes       sums over the occupants              kept with every change, so nothing is scanned;
 //!                                                   and which has least memory in use
 //! ```
@@ -22,7 +23,7 @@ mod instances;
 mod making;
 mod nodes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farfork_policy::Memory;
 use farfork_policy::growth::{Demand, GrowthFacts};
@@ -35,10 +36,10 @@ use crate::node::{Node, NodeLoad, Reading};
 use crate::numbers::ByNumber;
 use crate::stock::Stock;
 pub use ghosts::AgentGhost;
-use ghosts::{Ghost, StockKey};
+use ghosts::{Ghost, Kind, StockKey};
 pub use instances::{PauseChange, Promotion};
 pub use making::{GhostOrder, USUAL_MB};
-use nodes::{Best, Nodes};
+use nodes::Nodes;
 
 /// A node of a ledger. Their order is that of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +75,10 @@ pub struct Ledger {
     growth: Growth,
     occupants: ByNumber<Occupant>,
     stocks: BTreeMap<StockKey, Stock>,
+    /// How many ghosts of a kind wait on which nodes, by their index.
+    waiting: BTreeMap<Kind, BTreeMap<usize, u64>>,
+    /// The stocks of empty ghosts with another limit than the usual one.
+    unusual: BTreeSet<StockKey>,
     /// Bytes set aside for ghosts that are being made, by their number, and the node.
     set_aside: BTreeMap<u64, (NodeId, u64)>,
     /// When surplus ghosts were last looked for.
@@ -119,6 +124,8 @@ impl Ledger {
             growth,
             occupants: ByNumber::default(),
             stocks: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            unusual: BTreeSet::new(),
             set_aside: BTreeMap::new(),
             trimmed_us: now_us,
             next: 1,
@@ -280,23 +287,26 @@ impl Ledger {
         answering.map(|node| self.facts(node, claim, image)).collect()
     }
 
-    /// The same, but only the node that [`NearestGhost`] chooses if it has room, which no other has then
-    /// either; none if no node answers. `None` if all have to be compared: ghosts wait, or what an instance needs
-    /// depends on the node.
+    /// The same, but only the nodes of which [`NearestGhost`] chooses one, if any has room: the one with least memory in use
+    /// of those where a ghost with the image waits, of those with an empty one, and of all. If it has no room, no other of
+    /// its kind has. None if no node answers. `None` if all have to be compared: what an instance needs depends on the node.
     ///
     /// [`NearestGhost`]: farfork_policy::placement::NearestGhost
-    pub fn likeliest(&self, claim: Claim) -> Option<Vec<NodeFacts>> {
+    pub fn likeliest(&self, claim: Claim, image: Option<&str>) -> Option<Vec<NodeFacts>> {
         if self.growth.overcommits() {
             return None;
         }
-        match self.nodes.best() {
-            Best::None => Some(Vec::new()),
-            Best::HasGhosts => None,
-            Best::Node(index) => {
-                let node = NodeId(u32::try_from(index).ok()?);
-                Some(vec![self.facts(node, claim, None)])
-            }
-        }
+        let best_with = |kind| self.nodes.best_of(self.waiting.get(&kind)?);
+        let attached = image.and_then(|image| best_with(Kind::Attached(image.to_owned())));
+        let empty = best_with(Kind::Empty(claim.memory_mb));
+        let mut best: Vec<usize> =
+            [attached, empty, self.nodes.best()].into_iter().flatten().collect();
+        best.sort_unstable();
+        best.dedup();
+        let facts = |node: usize| {
+            u32::try_from(node).ok().map(|node| self.facts(NodeId(node), claim, image))
+        };
+        best.into_iter().map(facts).collect()
     }
 
     fn facts(&self, node: NodeId, claim: Claim, image: Option<&str>) -> NodeFacts {

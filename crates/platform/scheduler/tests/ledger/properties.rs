@@ -441,19 +441,20 @@ impl Bed {
         }
     }
 
-    /// A placement decides the same for the likeliest node as for all.
-    fn check_likeliest(&self, claim: Claim, all: &[NodeFacts]) {
-        let has_ghosts =
-            self.waiting.values().any(|node| self.answers[*node]) || self.growth.overcommits();
-        let Some(likeliest) = self.ledger.likeliest(claim) else { return assert!(has_ghosts) };
-        assert!(!has_ghosts);
+    /// A placement decides the same for the likeliest nodes as for all.
+    fn check_likeliest(&self, claim: Claim, image: Option<&str>) {
+        let all = self.ledger.node_facts(claim, image);
+        let Some(likeliest) = self.ledger.likeliest(claim, image) else {
+            return assert!(self.growth.overcommits());
+        };
+        assert!(!self.growth.overcommits() && likeliest.iter().all(|one| all.contains(one)));
         for most_memory_permille in [100, 500, 950, 1000] {
             let policy = NearestGhost { most_memory_permille };
             let placed = |nodes: &[NodeFacts]| {
                 let need_bytes = claim.most_bytes();
                 policy.choose(&PlacementFacts { need_bytes, nodes: nodes.to_vec() })
             };
-            assert_eq!(placed(&likeliest), placed(all));
+            assert_eq!(placed(&likeliest), placed(&all));
         }
     }
 
@@ -461,7 +462,12 @@ impl Bed {
     fn check(&mut self) {
         let claim = Claim { memory_mb: 100, expected_bytes: Some(30 << 20) };
         let facts = self.ledger.node_facts(claim, Some("guest/f"));
-        self.check_likeliest(claim, &facts);
+        for memory_mb in [64, USUAL_MB] {
+            let claim = Claim { memory_mb, ..claim };
+            for image in [None, Some("guest/f"), Some("guest/g")] {
+                self.check_likeliest(claim, image);
+            }
+        }
         let mut facts = facts.into_iter();
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
             let status = self.ledger.status(node);

@@ -10,7 +10,7 @@ use farfork_types::{Cid, LocalShare, Tiering};
 use super::Watch;
 use super::agenda::{Event, Link};
 use super::calls::Call;
-use super::machine::{LIMIT_US, Machine};
+use super::machine::{HOPS, LIMIT_US, Machine, Step};
 use super::task::{Message, Task};
 use super::world::{Around, Instance};
 use crate::profile::BASE_US;
@@ -130,11 +130,8 @@ impl<W: Watch> Machine<'_, W> {
         match due {
             Due::Now => {
                 task.state.checkpoint();
-                let us = self.functions[function as usize].behaviour.checkpoint_us;
-                self.world.agents.checkpoint(id, true);
-                self.wait_for_agents();
-                let bytes = self.functions[function as usize].behaviour.footprint.image_bytes;
-                self.transfer(Link::Pool, bytes, us, Event::Checkpointed(id));
+                // It prepares first: a request, and its answer.
+                self.after(2 * HOPS, Step::Checkpoint(id));
             }
             Due::NoRoom(bytes) => {
                 self.world.usage.want(bytes);
@@ -142,6 +139,16 @@ impl<W: Watch> Machine<'_, W> {
             }
             Due::No => self.rest(function, id),
         }
+    }
+
+    /// An instance's checkpoint begins.
+    pub fn begin_checkpoint(&mut self, id: u64) {
+        let Some(function) = self.world.instances.get(&id).map(|one| one.function) else { return };
+        let behaviour = &self.functions[function as usize].behaviour;
+        let (us, bytes) = (behaviour.checkpoint_us, behaviour.footprint.image_bytes);
+        self.world.agents.checkpoint(id, true);
+        self.wait_for_agents();
+        self.transfer(Link::Pool, bytes, us, Event::Checkpointed(id));
     }
 
     /// A checkpoint has ended: the pool has room for the image, or not.
@@ -216,10 +223,16 @@ impl<W: Watch> Machine<'_, W> {
 
     fn send_call(&mut self, id: u64, number: usize) {
         self.world.fleet.set_idle(self.now_us, id, None, None);
-        self.world.agents.ledger.thawed(id);
         let Some(one) = self.world.instances.get_mut(&id) else { return };
         one.call = Some(number);
-        let load_us = one.load_us;
+        self.after(HOPS, Step::Receive(id));
+    }
+
+    /// An instance has received its call, before which it was thawed. Without its code it loads that first.
+    pub fn receive(&mut self, id: u64) {
+        self.world.agents.ledger.thawed(id);
+        let Some(one) = self.world.instances.get(&id) else { return };
+        let (Some(number), load_us) = (one.call, one.load_us) else { return };
         match load_us {
             Some(_) => self.weigh(id),
             None => self.change_share(id),
@@ -366,16 +379,22 @@ impl<W: Watch> Machine<'_, W> {
         if order.is_clone {
             self.weigh(id);
         }
-        let took_us = self.take_ghost(id, order);
+        self.take_ghost(id, order);
         self.changed();
-        let copied = self.world.instances.get(&id).filter(|one| one.kind == StartKind::Clone);
-        let bytes = copied.map_or(0, |one| one.held.near_bytes);
+        self.after(0, Step::Start(id));
+    }
+
+    /// An instance begins to start.
+    pub fn begin_start(&mut self, id: u64) {
+        let Some(one) = self.world.instances.get(&id) else { return };
+        let copies = one.kind == StartKind::Clone;
+        let (bytes, took_us) = (if copies { one.held.near_bytes } else { 0 }, one.took_us);
         self.transfer(Link::Pool, bytes, took_us, Event::Started(id));
     }
 
-    /// An instance starts in a ghost, or in a container that is made for it. Returns how long that takes.
-    fn take_ghost(&mut self, id: u64, order: &StartOrder) -> u64 {
-        let Some(one) = self.world.instances.get_mut(&id) else { return 0 };
+    /// An instance starts in a ghost, or in a container that is made for it.
+    fn take_ghost(&mut self, id: u64, order: &StartOrder) {
+        let Some(one) = self.world.instances.get_mut(&id) else { return };
         let image = spec(&self.tasks[one.function as usize], one.tiering);
         let ghost = self.world.agents.take(
             one.node,
@@ -394,9 +413,7 @@ impl<W: Watch> Machine<'_, W> {
             _ => BASE_US,
         };
         one.took_us = one.restore_us + if ghost == Ghost::New { MAKE_US } else { 0 };
-        let took_us = one.took_us;
         self.wait_for_agents();
-        took_us
     }
 
     /// A start has ended well.
@@ -463,9 +480,7 @@ impl<W: Watch> Machine<'_, W> {
         for effect in self.state(function).tend(now_us, false) {
             match effect {
                 RestEffect::End(id) => self.end(id),
-                RestEffect::Freeze(id) => {
-                    self.world.agents.ledger.freeze(id);
-                }
+                RestEffect::Freeze(id) => self.after(0, Step::Freeze(id)),
             }
         }
     }

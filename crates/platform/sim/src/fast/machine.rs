@@ -1,8 +1,13 @@
 //! The machine: the agenda, the nodes, and the functions that have something to do.
 //!
 //! What happens at one moment is in a queue, as the platform's tasks are: first what timers have ended, in the
-//! order in which they were set; then the functions that are called; then what follows from these. An answer
-//! takes its way through several tasks.
+//! order in which they were set; then the functions that are called; then what follows from these.
+//!
+//! ```text
+//!  function ─► call ─► connection ─► instance's server: weighs itself, sets its timer      a call, which is sent
+//!  function ◄─ call ◄─ connection ◄─ its timer has ended                                   its answer
+//! ```
+//! Each of these is a task, and what others do meanwhile comes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -33,8 +38,9 @@ const RECLAIM_US: u64 = 1_000_000;
 /// The longest run of a call, and the longest time to load code.
 pub const LIMIT_US: u64 = TIMEOUT_MS * 1000;
 
-/// Tasks between a timer that ends a run, and the function.
-const HOPS: u32 = 2;
+/// Tasks between a function and its instance's server, which are as many on the way back: that of the call, and that of the
+/// connection.
+pub const HOPS: u32 = 2;
 
 /// Something that happens at this moment.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +49,12 @@ enum Item {
     Function(u32),
     /// An instance has started.
     Started(u64),
-    /// An instance has loaded its code.
-    Loaded(u64),
     /// An instance's checkpoint has ended.
     Checkpointed(u64),
     /// An instance's pages are local.
     Promoted(u64),
-    /// The answer of an instance is on its way, through so many tasks.
-    Answer(u64, bool, u32),
+    /// Something happens after so many tasks, each of which acts after what is in the queue before it.
+    After(u32, Step),
     /// An instance has ended, and its memory is free.
     Ended(u64),
     /// Something that the agents wait for.
@@ -61,6 +65,23 @@ enum Item {
     Relief,
     /// The pool is looked at.
     Reclaim,
+}
+
+/// What a function and its instances have others do, whose tasks act later.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// An instance that was ordered begins to start.
+    Start(u64),
+    /// An instance receives its call.
+    Receive(u64),
+    /// An instance that has loaded its code receives its call again.
+    Loaded(u64),
+    /// The function receives an instance's answer: whether the call went well.
+    Answer(u64, bool),
+    /// An instance's checkpoint begins, for which it has prepared.
+    Checkpoint(u64),
+    /// An instance is frozen, unless it has work by now.
+    Freeze(u64),
 }
 
 /// A running simulation.
@@ -161,9 +182,11 @@ impl<'a, W: Watch> Machine<'a, W> {
             self.events += 1;
             let due = match event {
                 Event::Started(id) => Some((place, Item::Started(id))),
-                Event::Loaded(id) if self.is_over(id, event) => Some((place, Item::Loaded(id))),
+                Event::Loaded(id) if self.is_over(id, event) => {
+                    Some((place, Item::After(2 * HOPS, Step::Loaded(id))))
+                }
                 Event::CallEnded(id, is_well) if self.is_over(id, event) => {
-                    Some((place, Item::Answer(id, is_well, HOPS)))
+                    Some((place, Item::After(HOPS, Step::Answer(id, is_well))))
                 }
                 // It was paused meanwhile.
                 Event::Loaded(_) | Event::CallEnded(..) => None,
@@ -211,7 +234,8 @@ impl<'a, W: Watch> Machine<'a, W> {
             {
                 open.run_us = self.now_us - began_us;
             }
-            self.due.push((place, Item::Answer(ended.instance, ended.is_well, HOPS)));
+            let answer = Step::Answer(ended.instance, ended.is_well);
+            self.due.push((place, Item::After(HOPS, answer)));
         }
         self.wait_for_processors(node);
     }
@@ -233,13 +257,11 @@ impl<'a, W: Watch> Machine<'a, W> {
                     self.poll(function);
                 }
                 Item::Started(id) => self.started(id),
-                Item::Loaded(id) => self.loaded(id),
                 Item::Checkpointed(id) => self.checkpointed(id),
                 Item::Promoted(id) => self.promoted(id),
-                Item::Answer(id, is_well, 0) => self.call_ended(id, is_well),
-                Item::Answer(id, is_well, hops) => {
-                    self.queue.push_back(Item::Answer(id, is_well, hops - 1));
-                }
+                // Without others the order is the same.
+                Item::After(hops, step) if hops == 0 || self.queue.is_empty() => self.step(step),
+                Item::After(hops, step) => self.after(hops - 1, step),
                 Item::Ended(id) => {
                     self.world.ended(id);
                     self.wait_for_agents();
@@ -270,6 +292,24 @@ impl<'a, W: Watch> Machine<'a, W> {
                     self.agenda.add(self.now_us + RECLAIM_US, Event::Reclaim);
                     self.reclaim();
                 }
+            }
+        }
+    }
+
+    /// Has something happen at this moment, after so many tasks beside the one that does it.
+    pub fn after(&mut self, hops: u32, step: Step) {
+        self.queue.push_back(Item::After(hops, step));
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Start(id) => self.begin_start(id),
+            Step::Receive(id) => self.receive(id),
+            Step::Loaded(id) => self.loaded(id),
+            Step::Answer(id, is_well) => self.call_ended(id, is_well),
+            Step::Checkpoint(id) => self.begin_checkpoint(id),
+            Step::Freeze(id) => {
+                self.world.agents.ledger.freeze(id);
             }
         }
     }

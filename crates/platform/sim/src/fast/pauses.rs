@@ -82,15 +82,15 @@ impl<W: Watch> Machine<'_, W> {
 
     /// An instance is to be promoted, if its node has room. Until it is, it counts as promoted.
     pub fn promote(&mut self, id: u64) {
-        let us = self.world.agents.promote(id);
-        self.wait_for_agents();
-        if let Some(us) = us
+        // Its timer is before the agents', as in the platform.
+        if let Some(us) = self.world.agents.promote(id)
             && let Some(one) = self.world.instances.get_mut(&id)
         {
             one.tiering = None;
             let bytes = one.held.pool_bytes;
             self.transfer(Link::Pool, bytes, us, Event::Promoted(id));
         }
+        self.wait_for_agents();
     }
 
     /// An instance's pages are local.
@@ -107,6 +107,7 @@ impl<W: Watch> Machine<'_, W> {
 #[cfg(test)]
 mod tests {
     use farfork_platform::simulated::Totals;
+    use farfork_platform::simulated::agents::Later;
     use farfork_policy::growth::OneByOne;
     use farfork_policy::settings::Growth;
     use farfork_scheduler::{Claim, History, StartOrder};
@@ -127,16 +128,21 @@ mod tests {
         fn changed(&mut self, _: u64, _: Totals) {}
     }
 
-    /// An instance that begins to work at 0, for 100 us, with these processors; it pauses at 40, and goes on at 140.
-    /// Returns what is due when, and when its work is over.
-    fn paused(processors: Option<u32>) -> (Vec<(u64, Event)>, Option<u64>) {
+    /// One node, on which not all busy instances may reach their limits at once.
+    fn settings(processors: Option<u32>) -> Settings {
         let growth = Growth::OneByOne(OneByOne::default());
         let policies = farfork_policy::Settings { growth, ..farfork_policy::Settings::default() };
-        let settings = Settings { nodes: 1, policies, processors, ..Settings::default() };
+        Settings { nodes: 1, node_bytes: 900 << 20, policies, processors, ..Settings::default() }
+    }
+
+    fn machine<'a>(settings: &Settings, watch: &'a mut Nothing) -> Machine<'a, Nothing> {
         let functions = vec![Function { owner: 0, behaviour: Behaviour::typical(None) }];
-        let mut watch = Nothing;
-        let mut machine = Machine::new(functions, &settings, FINEST_US, None, &mut watch);
-        let claim = Claim { memory_mb: 256, expected_bytes: None };
+        Machine::new(functions, settings, FINEST_US, None, watch)
+    }
+
+    /// A busy instance of the function.
+    fn reserved(machine: &mut Machine<'_, Nothing>) -> u64 {
+        let claim = Claim { memory_mb: 256, expected_bytes: Some(20 << 20) };
         let (node, most_bytes) = ("node1".to_owned(), claim.most_bytes());
         let order = StartOrder { node, is_clone: false, claim, most_bytes, tiering: Tiering::Mow };
         let one = Instance {
@@ -160,7 +166,15 @@ mod tests {
             is_paused: false,
             is_local: false,
         };
-        let id = machine.world.reserve(&order, one).unwrap();
+        machine.world.reserve(&order, one).unwrap()
+    }
+
+    /// An instance that begins to work at 0, for 100 us, with these processors; it pauses at 40, and goes on at 140.
+    /// Returns what is due when, and when its work is over.
+    fn paused(processors: Option<u32>) -> (Vec<(u64, Event)>, Option<u64>) {
+        let mut watch = Nothing;
+        let mut machine = machine(&settings(processors), &mut watch);
+        let id = reserved(&mut machine);
         let event = Event::CallEnded(id, true);
         machine.go_on(id, 100);
         for (at_us, paused) in [(40, true), (140, false)] {
@@ -193,5 +207,34 @@ mod tests {
         let (due, _) = paused(Some(2));
         // The first change is outdated when it is due.
         assert_eq!(due.last().map(|(at_us, _)| *at_us), Some(200));
+    }
+    /// The agents decide which instances pause 3 ms after a promotion has begun. One that takes as long has ended by then.
+    #[test]
+    fn a_promotion_ends_before_what_is_decided_after_it_has_begun() {
+        let mut watch = Nothing;
+        let mut machine = machine(&settings(None), &mut watch);
+        let ids = [(); 4].map(|()| reserved(&mut machine));
+        for id in ids {
+            machine.world.started(id).unwrap();
+            let held = Held { near_bytes: 4 << 20, pool_bytes: 3 * 4_320_000, far_bytes: 0 };
+            machine.world.weigh(id, held);
+        }
+        // What was decided before.
+        machine.wait_for_agents();
+        while let Some((_, event)) = machine.agenda.take() {
+            if let Event::Agents(later) = event {
+                let pool = machine.world.pool();
+                machine.world.agents.happens(later, 0, pool, &machine.advice);
+            }
+        }
+        machine.promote(ids[0]);
+        let due: Vec<(u64, Event)> = std::iter::from_fn(|| {
+            let at_us = machine.agenda.due_us()?;
+            machine.agenda.take().map(|(_, event)| (at_us, event))
+        })
+        .collect();
+        let node = machine.world.agents.ledger.node("node1").unwrap();
+        let decided = Event::Agents(Later::Growth(node));
+        assert_eq!(due, [(3000, Event::Promoted(ids[0])), (3000, decided)]);
     }
 }

@@ -267,8 +267,8 @@ impl Surroundings for Around<'_> {
         self.world.agents.ledger.node_facts(claim, has_image.then_some(self.image_name))
     }
 
-    fn likeliest(&self, claim: Claim, _: bool) -> Option<Vec<NodeFacts>> {
-        self.world.agents.ledger.likeliest(claim)
+    fn likeliest(&self, claim: Claim, has_image: bool) -> Option<Vec<NodeFacts>> {
+        self.world.agents.ledger.likeliest(claim, has_image.then_some(self.image_name))
     }
 
     fn has_to_wait(&self, asker: &Asker) -> bool {

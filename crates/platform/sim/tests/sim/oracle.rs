@@ -152,9 +152,69 @@ fn an_unused_instance_is_used_after_the_image_is_made() {
     );
 }
 
+/// A cold start's memory is known when its server has received its call: a function that is called at the moment at which its
+/// instance has started asks for a second one before that.
+#[test]
+fn a_cold_start_is_weighed_after_its_function_has_acted() {
+    let ms = 1000;
+    let trace = trace(1, &[(0, 0, 500 * ms), (0, ms, 500 * ms)]);
+    let growth = Growth::OneByOne(OneByOne::default());
+    let policies = farfork_policy::Settings { growth, ..farfork_policy::Settings::default() };
+    // It has room for a second one as soon as the first one is weighed.
+    let settings = Settings { nodes: 1, node_bytes: 400 << 20, policies, ..Settings::default() };
+    compare(&trace, &Profiles::default(), &settings).unwrap();
+    let mut journal = Vec::new();
+    fast::run(&trace, &Profiles::default(), &settings, PLATFORM_US, Some(&mut journal)).unwrap();
+    let placed: Vec<(Value, Value)> = decisions(&journal)
+        .into_iter()
+        .filter(|one| one["question"] == "placement")
+        .map(|one| (one["at_ms"].clone(), one["choice"].clone()))
+        .collect();
+    assert_eq!(placed[..2], [(0.into(), "node1".into()), (1.into(), Value::Null)], "{placed:?}");
+}
+
 /// How many random traces: more in the long run.
 fn cases() -> u32 {
     if std::env::var_os("FARFORK_TEST_LONG").is_some() { 600 } else { 24 }
+}
+
+/// Nodes, and what decides on them.
+#[derive(Clone, Debug)]
+struct Scene {
+    settings: Settings,
+    /// Memory of an instance.
+    memory_mb: u64,
+    /// Objectives of the functions, in milliseconds. Some come near them, so that their clones are promoted.
+    objectives: Vec<Option<u64>>,
+}
+
+impl Scene {
+    fn compare(self, calls: &[(u32, u64, u64)]) -> Result<(), TestCaseError> {
+        let mut trace = trace(6, calls);
+        for function in &mut trace.functions {
+            function.memory_bytes = Some(self.memory_mb << 20);
+        }
+        let behaviour = |(function, p99_ms): (&Function, Option<u64>)| {
+            let typical = Behaviour::typical(function.memory_bytes);
+            (function.name.clone(), Behaviour { slo_ms: (None, p99_ms), ..typical })
+        };
+        let profiles = trace.functions.iter().zip(self.objectives).map(behaviour).collect();
+        compare(&trace, &profiles, &self.settings)
+    }
+}
+
+fn scene() -> impl Strategy<Value = Scene> {
+    let sizes = (300u64..3000, 1u64..400, 20u64..260, 1u32..4);
+    let objectives = proptest::collection::vec(proptest::option::of(100u64..4_000), 6);
+    let scene = |((node_mb, pool_mb, memory_mb, nodes), policies, ghosts, objectives)| {
+        let ghosts: Option<ByBursts> = ghosts;
+        let policies = farfork_policy::Settings { ghosts: ghosts.unwrap_or_default(), ..policies };
+        let (node_bytes, pool_bytes, ghosts) = (node_mb << 20, pool_mb << 20, ghosts.is_some());
+        let settings =
+            Settings { nodes, node_bytes, pool_bytes, policies, ghosts, ..Settings::default() };
+        Scene { settings, memory_mb, objectives }
+    };
+    (sizes, policies(), ghosts(), objectives).prop_map(scene)
 }
 
 proptest! {
@@ -163,30 +223,25 @@ proptest! {
     #[test]
     fn the_fast_simulator_does_what_the_platform_does(
         calls in proptest::collection::vec((0u32..6, 0u64..20_000_000, 1u64..3_000_000), 1..250),
-        node_mb in 300u64..3000,
-        pool_mb in 1u64..400,
-        memory_mb in 20u64..260,
-        nodes in 1u32..4,
-        policies in policies(),
-        ghosts in ghosts(),
-        objectives in proptest::collection::vec(proptest::option::of(100u64..4_000), 6),
+        scene in scene(),
     ) {
-        let mut trace = trace(6, &calls);
-        for function in &mut trace.functions {
-            function.memory_bytes = Some(memory_mb << 20);
-        }
-        let (node_bytes, pool_bytes) = (node_mb << 20, pool_mb << 20);
-        let policies =
-            farfork_policy::Settings { ghosts: ghosts.unwrap_or_default(), ..policies };
-        let ghosts = ghosts.is_some();
-        let settings =
-            Settings { nodes, node_bytes, pool_bytes, policies, ghosts, ..Settings::default() };
-        // Some functions come near their objectives, so that their clones are promoted.
-        let behaviour = |(function, p99_ms): (&Function, Option<u64>)| {
-            let typical = Behaviour::typical(function.memory_bytes);
-            (function.name.clone(), Behaviour { slo_ms: (None, p99_ms), ..typical })
-        };
-        let profiles = trace.functions.iter().zip(objectives).map(behaviour).collect();
-        compare(&trace, &profiles, &settings)?;
+        scene.compare(&calls)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases() / 2, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Within some hundred milliseconds, so that much happens at the same moments: there the order of the platform's
+    /// tasks decides. Small functions are promoted as quickly as they start.
+    #[test]
+    fn the_same_where_much_happens_at_once(
+        calls in proptest::collection::vec((0u32..6, 0u64..400, 0u64..60), 1..250),
+        memory_mb in 2u64..40,
+        scene in scene(),
+    ) {
+        let scene = Scene { memory_mb, ..scene };
+        let ms = |(function, at_ms, run_ms): &(u32, u64, u64)| (*function, at_ms * 1000, run_ms * 1000 + 1);
+        scene.compare(&calls.iter().map(ms).collect::<Vec<_>>())?;
     }
 }

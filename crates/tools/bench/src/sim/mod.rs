@@ -28,6 +28,7 @@ const PER_EVENT: &str = "simulation per event";
 const MEMORY: &str = "most memory";
 const SMALL: &str = "16 nodes, 1,000 functions";
 const LARGE: &str = "1,000 nodes, 20,000 functions";
+const GHOSTS: &str = "1,000 nodes, 20,000 functions, with ghosts";
 const SIMPY: &str = "SimPy, 16 nodes, 1,000 functions";
 const SIMFAAS: &str = "SimFaaS, its example";
 /// Goals: a million requests in a second, and 100,000.
@@ -39,12 +40,15 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     options.check(&[])?;
     let mut samples = Samples::default();
     let (rounds, requests) = if options.quick { (7, 400_000) } else { (21, 2_000_000) };
-    let small = Workload { nodes: 16, functions: 1000, node_bytes: 8 << 30, requests };
-    let large = Workload { nodes: 1000, functions: 20_000, node_bytes: 8 << 30, requests };
+    let small =
+        Workload { nodes: 16, functions: 1000, node_bytes: 8 << 30, requests, ghosts: false };
+    let large = Workload { nodes: 1000, functions: 20_000, ..small };
+    let with_ghosts = Workload { ghosts: true, ..large };
     for round in 1..=rounds {
         progress(&format!("round {round} of {rounds}"));
         simulated(&mut samples, SMALL, &small)?;
         simulated(&mut samples, LARGE, &large)?;
+        simulated(&mut samples, GHOSTS, &with_ghosts)?;
         if round <= 7 {
             others(&mut samples, &small);
         }
@@ -59,7 +63,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         let words = format!("{case}, {PER_REQUEST}, {US}");
         Goal::median(words, limit, samples.values(case, PER_REQUEST))
     };
-    let goals = vec![goal(SMALL, MOST_SMALL_US), goal(LARGE, MOST_LARGE_US)];
+    let goals =
+        vec![goal(SMALL, MOST_SMALL_US), goal(LARGE, MOST_LARGE_US), goal(GHOSTS, MOST_LARGE_US)];
     Ok(Report {
         benchmark: "sim",
         quick: options.quick,

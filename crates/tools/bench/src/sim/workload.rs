@@ -24,6 +24,7 @@ pub struct Workload {
     pub functions: u64,
     pub node_bytes: u64,
     pub requests: u64,
+    pub ghosts: bool,
 }
 
 impl Workload {
@@ -34,8 +35,9 @@ impl Workload {
             keep_alive: KeepAlive::ByPressure(window),
             ..farfork_policy::Settings::default()
         };
-        let Workload { nodes, node_bytes, .. } = *self;
-        Settings { nodes, node_bytes, pool_bytes: 1 << 44, policies, ..Settings::default() }
+        let Workload { nodes, node_bytes, ghosts, .. } = *self;
+        let pool_bytes = 1 << 44;
+        Settings { nodes, node_bytes, pool_bytes, policies, ghosts, ..Settings::default() }
     }
 
     /// The functions, ten of each owner.
@@ -133,15 +135,18 @@ mod tests {
 
     #[test]
     fn nineteen_of_twenty_calls_are_warm() {
-        let workload = Workload { nodes: 2, functions: 50, node_bytes: 8 << 30, requests: 3000 };
-        let calls: Vec<Call> = workload.calls().collect();
-        assert!(calls.is_sorted_by_key(|call| call.arrival_us) && calls.len() == 3000);
-        let mut counted = Counted::default();
-        let (functions, settings) = (workload.functions(), workload.settings());
-        fast::simulate(functions, calls.into_iter(), &settings, FINEST_US, None, &mut counted)
-            .unwrap();
-        counted.check(&workload).unwrap();
-        counted.warm -= 100;
-        assert!(counted.check(&workload).is_err());
+        for ghosts in [false, true] {
+            let (nodes, functions, node_bytes, requests) = (2, 50, 8 << 30, 3000);
+            let workload = Workload { nodes, functions, node_bytes, requests, ghosts };
+            let calls: Vec<Call> = workload.calls().collect();
+            assert!(calls.is_sorted_by_key(|call| call.arrival_us) && calls.len() == 3000);
+            let mut counted = Counted::default();
+            let (functions, settings) = (workload.functions(), workload.settings());
+            fast::simulate(functions, calls.into_iter(), &settings, FINEST_US, None, &mut counted)
+                .unwrap();
+            counted.check(&workload).unwrap();
+            counted.warm -= 100;
+            assert!(counted.check(&workload).is_err());
+        }
     }
 }

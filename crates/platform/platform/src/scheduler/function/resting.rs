@@ -1,6 +1,6 @@
 //! Idle instances: how long they stay, and when they are frozen.
 
-use farfork_scheduler::{AboutToRest, NodeLoad, RestEffect};
+use farfork_scheduler::{AboutToRest, RestEffect};
 
 use super::Function;
 use crate::scheduler::instance::Instance;
@@ -9,7 +9,7 @@ impl Function {
     /// Makes an instance idle, for a while.
     pub(super) fn rest(&mut self, instance: Option<Box<Instance>>) {
         let Some(instance) = instance.filter(|instance| !instance.has_ended()) else { return };
-        let node = self.node(&instance.slot.node);
+        let node = self.shared.nodes.load(&instance.slot.node);
         let about_to_rest = AboutToRest {
             calls: instance.history.calls,
             reads_from_pool: instance.reads_from_pool(),
@@ -26,12 +26,6 @@ impl Function {
         let calls = self.state.rest(now_us, id, window, freeze_after_us);
         instance.slot.set_idle(Some(calls), self.state.local_bytes());
         self.idle.insert(id, instance);
-    }
-
-    /// The current load of a node, if it answers.
-    fn node(&self, name: &str) -> Option<NodeLoad> {
-        let nodes = self.shared.nodes.nodes(self.state.claim(), None);
-        nodes.iter().find(|found| found.name == name).map(NodeLoad::from)
     }
 
     /// Ends an instance if it is idle.
