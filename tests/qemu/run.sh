@@ -154,18 +154,19 @@ hardware() {
             words=
             ;;
         # One node, and CXL memory that becomes the second. The kernel adds such memory only to what it takes for a real machine,
-        # and this version of the device reports no errors, which the kernel would wait for as their owner.
+        # and this version of the device reports no errors, which the kernel would wait for as their owner. Each access is a call of the
+        # device: by words, not by the bytes of string instructions.
         cxl)
             options=(
                 -machine "q35,cxl=on,accel=tcg" -m "3G,slots=4,maxmem=8G"
                 -object memory-backend-ram,id=far,share=on,size=1G
                 -object memory-backend-ram,id=labels,share=on,size=1M
                 -device pxb-cxl,bus_nr=12,bus=pcie.0,id=bridge
-                -device cxl-rp,port=0,bus=bridge,id=port,chassis=0,slot=2
-                -device cxl-type3,bus=port,memdev=far,lsa=labels,id=memory
+                -device cxl-rp,port=0,bus=bridge,id=root_port,chassis=0,slot=2
+                -device cxl-type3,bus=root_port,memdev=far,lsa=labels,id=memory
                 -M cxl-fmw.0.targets.0=bridge,cxl-fmw.0.size=4G
             )
-            processor=max,-hypervisor
+            processor=max,-hypervisor,-erms,-fsrm
             words=pcie_ports=compat
             ;;
         groups)
