@@ -11,7 +11,7 @@ echo "SCENE node"
 grep -e MemTotal /sys/devices/system/node/node1/meminfo || echo "SCENE FAILED: node"
 
 # What does not end in time has failed.
-for filter in share::counts share::is_lowered share::of_a share::is_as; do
+for filter in share::of_a share::counts_b share::is_as share::counts_n share::is_lowered; do
     echo "SCENE cxl $filter"
-    timeout 300 "$faults" "$filter" --test-threads 1 </dev/null || echo "SCENE FAILED: cxl $filter"
+    timeout 500 "$faults" "$filter" --test-threads 1 </dev/null || echo "SCENE FAILED: cxl $filter"
 done
