@@ -1,10 +1,11 @@
 """Shares of near memory of the platform's instances, which change while they run."""
 
 import json
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from served import Platform, annotation, await_true, deciding
+from served import Platform, await_true, deciding
 
 # No call touches the state.
 WAIT = """
@@ -26,46 +27,45 @@ POLICIES = {
         "step_permille": 600,
     },
 }
-FAST, SLOW = 50, 900
+FAST, SLOW = 20, 900
 
 
-def pair(platform: Platform, ms: int) -> list[Any]:
-    """Call twice at once."""
-    with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(platform.good, "wait", ms=ms) for _ in range(2)]
+def burst(platform: Platform, count: int, ms: int) -> list[Any]:
+    """Call as often at once."""
+    with ThreadPoolExecutor(count) as pool:
+        calls = [pool.submit(platform.good, "wait", ms=ms) for _ in range(count)]
         return [call.result()["response"]["result"] for call in calls]
 
 
-def clones(platform: Platform) -> dict[int, dict[str, Any]]:
-    """Return the running clones that have a share of near memory."""
-    listed = platform.instances()
-    return {one["pid"]: one for one in listed if one.get("local_permille") is not None}
+def clones(platform: Platform, permille: int) -> dict[int, int]:
+    """Return the near bytes of running clones that have this share, by pid."""
+    listed = [one for one in platform.instances() if one.get("local_permille") == permille]
+    return {one["pid"]: one["near_bytes"] for one in listed}
 
 
 def test_a_clone_that_is_too_slow_gets_more_near_memory() -> None:
     with deciding(POLICIES, pool_size="256M") as platform:
         platform.deploy("wait", WAIT, memory=128)
-        fast = [platform.good("wait", ms=FAST)["duration"] for _ in range(5)]
+        took = [platform.good("wait", ms=FAST)["duration"] for _ in range(40)]
         # On a busy machine calls take longer than they wait.
-        slow = max(SLOW, 6 * max(fast[1:]))
-        await_true(lambda: bool(pair(platform, FAST)) and clones(platform) != {}, "a clone starts")
-        before = clones(platform)
-        assert {one["local_permille"] for one in before.values()} == {400}, before
-        raised: list[int] = []
+        slow = max(SLOW, 6 * statistics.median_high(took))
+        sizes = iter(range(2, 8))
+        size = 0
+        # Where nothing was learnt yet, clones start with 1000.
+        while not (before := clones(platform, 400)):
+            size = next(sizes)
+            burst(platform, size, FAST)
 
         def is_raised() -> bool:
-            assert pair(platform, slow) == [{"last": ord("x")}] * 2
-            now = clones(platform)
-            raised[:] = [pid for pid in before if now[pid]["local_permille"] == 1000]
-            return raised != []
+            assert burst(platform, size, slow) == [{"last": ord("x")}] * size
+            return bool(before.keys() & clones(platform, 1000).keys())
 
         await_true(is_raised, "the share of a clone that runs is raised")
-        after = clones(platform)
-        grown = [after[pid]["near_bytes"] - before[pid]["near_bytes"] for pid in raised]
+        after = clones(platform, 1000)
+        grown = [after[pid] - near for pid, near in before.items() if pid in after]
         assert min(grown) > 4 << 20, (before, after)
-        assert annotation(platform.good("wait", ms=FAST), "startKind") == "warm"
         path = platform.state / "decisions.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         chosen = [line["choice"] for line in lines if line.get("question") == "share"]
-        assert (chosen[0], chosen[-1]) == (400, 1000), chosen
+        assert 1000 in chosen[chosen.index(400) :], chosen
         assert "decisions replayed, 0 of them differ" in platform.farfork.do("replay", str(path))
