@@ -9,8 +9,11 @@ cd "$(dirname "$0")/.."
 readonly here=$PWD/build/qemu
 readonly archive=http://deb.debian.org/debian
 readonly keys=/usr/share/keyrings/debian-archive-keyring.gpg
-# For persistent memory and file systems with DAX; far memory by RDMA on a network device that loops back.
-readonly modules=(nfit nd_pmem ext4 xfs unix_diag dummy crc32_generic rdma_rxe ib_uverbs)
+# For persistent memory and file systems with DAX; far memory by RDMA on a network device that loops back; CXL memory.
+readonly modules=(
+    nfit nd_pmem ext4 xfs unix_diag dummy crc32_generic rdma_rxe ib_uverbs
+    cxl_acpi cxl_pci cxl_port cxl_mem cxl_pmem dax_cxl dax_pmem device_dax kmem
+)
 
 unavailable() {
     echo "setup: $*" >&2

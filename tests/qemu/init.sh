@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 set -eu
 # The first process of a guest: sets up what tests/qemu/run.sh has packed, and runs the scenes that the
-# kernel's command line names: `scenes=media`, `scenes=groups` or `scenes=rdma`.
+# kernel's command line names: `scenes=media`, `scenes=cxl`, `scenes=groups` or `scenes=rdma`.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root TERM=dumb
 
@@ -36,7 +36,22 @@ media() {
     mount -t tmpfs -o huge=always,mpol=bind:1,size=900m far /mnt/far
 }
 
-[ "${scenes:?}" != media ] || media
+# CXL memory as a node without processors, and a file system in it.
+cxl_memory() {
+    mkdir -p /mnt/far
+    cxl create-region -t pmem -m -d decoder0.0 -w 1 -g 4096 mem0 >/dev/null &&
+        ndctl create-namespace --force --mode=devdax --map=mem >/dev/null &&
+        echo dax0.0 >/sys/bus/dax/drivers/device_dax/unbind &&
+        echo dax0.0 >/sys/bus/dax/drivers/kmem/new_id &&
+        [ "$(cat /sys/devices/system/node/has_memory)" = 0-1 ] &&
+        [ "$(cat /sys/devices/system/node/has_cpu)" = 0 ] &&
+        mount -t tmpfs -o mpol=bind:1,size=700m far /mnt/far || echo "GUEST FAILED: no CXL memory"
+}
+
+case ${scenes:?} in
+    media) media ;;
+    cxl) cxl_memory ;;
+esac
 cd /tmp
 /usr/bin/sh "/${scenes:?}.sh" 2>&1 | grep -v '^SKIPPED [0-9]* tests' || true
 echo "GUEST DONE"

@@ -2,9 +2,10 @@
 set -euo pipefail
 # Tests farfork with hardware and kernels that this machine lacks, in guests of QEMU with Debian kernels:
 # `media` has persistent memory with a DAX file system, and a NUMA node without processors;
-# `groups` has only cgroup v2; `rdma` has a device that the kernel emulates. Guests are emulated (TCG), so that this works
-# on any machine. It takes minutes. The tests are in media.sh, groups.sh and rdma.sh. $FARFORK_QEMU_SCENES names one of them, and the
-# arguments name the suites whose newest kernels are used.
+# `cxl` has CXL memory as such a node, and runs only if it is named, since each access to that is a call of the device: its scenes
+# take a quiet machine. `groups` has only cgroup v2; `rdma` has a device that the kernel emulates. Guests are
+# emulated (TCG), so that this works on any machine. It takes minutes. The tests are in media.sh, cxl.sh, groups.sh and rdma.sh.
+# $FARFORK_QEMU_SCENES names some of them, and the arguments name the suites whose newest kernels are used.
 #
 # Needs root, and builds of farfork and of the tests `programs` and `faults` (cargo build, cargo test
 # --no-run); `groups` also needs runc and the Python environment, `rdma` CMake, libclang and the library for devices. If something is missing, the tests are
@@ -62,9 +63,9 @@ put_tree() {
     while read -r module; do put "$module"; done < <(find "$1" -name '*.so' -path '*lib-dynload*')
 }
 
-# What media.sh, groups.sh and rdma.sh run.
+# What media.sh, cxl.sh, groups.sh and rdma.sh run.
 readonly subjects=(
-    brk_grow cow_file_private dontneed_after_munlock far_pages fd_locks fork_after mprotect_patterns mremap_grow steady
+    brk_grow cow_file_private dontneed_after_munlock fd_locks fork_after mprotect_patterns mremap_grow steady
     tcp_listening timers two_mib_edges watcher
 )
 
@@ -91,7 +92,7 @@ pack_programs() {
         put "$target/programs/$name" "/farfork/programs/$name"
     done
     install tests/qemu/init.sh "$work/root/init"
-    install tests/qemu/media.sh tests/qemu/groups.sh tests/qemu/rdma.sh "$work/root"
+    install tests/qemu/{media,cxl,groups,rdma}.sh "$work/root"
 }
 
 # What makes containers, and Python with farfork's package and pytest.
@@ -129,6 +130,8 @@ pack_rdma() {
         esac
     done < <(cargo test --quiet --package farfork-fabric --features rdma --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+    # No test of `programs` builds it.
+    cc -D_GNU_SOURCE -O1 -g tests/programs/far_pages.c -o "$work/root/farfork/programs/far_pages"
     library=$(verbs)
     put "$library"
     put "$(dirname "$library")"/libibverbs/librxe-rdmav*.so
@@ -138,6 +141,7 @@ pack_rdma() {
 
 # Hardware and kernel command line of a guest.
 hardware() {
+    processor=max
     case $1 in
         # Two nodes, the second without processors, and 1 GiB of persistent memory.
         media)
@@ -149,6 +153,22 @@ hardware() {
                 -device nvdimm,id=nvdimm,memdev=persistent,node=0
             )
             words=
+            ;;
+        # One node, and CXL memory that becomes the second. The kernel adds such memory only to what it takes for a real machine,
+        # and this version of the device reports no errors, which the kernel would wait for as their owner. Each access is a call of the
+        # device: by words, not by the bytes of string instructions.
+        cxl)
+            options=(
+                -machine "q35,cxl=on,accel=tcg" -m "3G,slots=4,maxmem=8G"
+                -object memory-backend-ram,id=far,share=on,size=1G
+                -object memory-backend-ram,id=labels,share=on,size=1M
+                -device pxb-cxl,bus_nr=12,bus=pcie.0,id=bridge
+                -device cxl-rp,port=0,bus=bridge,id=root_port,chassis=0,slot=2
+                -device cxl-type3,bus=root_port,memdev=far,lsa=labels,id=memory
+                -M cxl-fmw.0.targets.0=bridge,cxl-fmw.0.size=4G
+            )
+            processor=max,-hypervisor,-erms,-fsrm
+            words=pcie_ports=compat
             ;;
         groups)
             options=(-machine "q35,accel=tcg" -m 4G)
@@ -162,12 +182,12 @@ hardware() {
 }
 
 guest() {
-    local suite=$1 show=$2 log=build/qemu/$1-$2.log options words
+    local suite=$1 show=$2 log=build/qemu/$1-$2.log options words processor
     hardware "$show"
     cp -r "build/qemu/$suite/modules" "$work/root/modules"
     (cd "$work/root" && find . | cpio --quiet --create --format=newc) >"$work/root.cpio"
     rm -rf "$work/root/modules"
-    timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 "${options[@]}" -cpu max -smp 2 \
+    timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 "${options[@]}" -cpu "$processor" -smp 2 \
         -kernel "build/qemu/$suite/vmlinuz" -initrd "$work/root.cpio" \
         -append "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init scenes=$show $words" \
         -display none -serial stdio -monitor none -no-reboot -net none </dev/null |
@@ -179,9 +199,18 @@ guest() {
 
 can_run() {
     case $1 in
+        cxl) can_run_cxl ;;
         rdma) can_run_rdma ;;
         groups) can_run_groups ;;
     esac
+}
+
+can_run_cxl() {
+    if ! command -v cxl >/dev/null || ! qemu-system-x86_64 -device help | grep -q '"cxl-type3"'; then
+        echo "SKIPPED: tests of CXL memory in QEMU: they need its device cxl-type3, and the command cxl"
+        return 1
+    fi
+    put "$(command -v cxl)"
 }
 
 can_run_rdma() {

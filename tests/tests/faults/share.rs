@@ -18,6 +18,8 @@ pub const CASES: &[Case] = &[
     ("needs_room_in_the_cgroup", needs_room_in_the_cgroup),
     ("rises_while_the_clone_runs", rises_while_the_clone_runs),
     ("is_lowered_only_towards_far_memory", is_lowered_only_towards_far_memory),
+    ("counts_before_and_after_a_rebalance", counts_before_and_after_a_rebalance),
+    ("counts_new_memory_as_near", counts_new_memory_as_near),
     ("survives_a_kill_of_the_agent", survives_a_kill_of_the_agent),
     (
         "of_a_plain_process_is_the_kernel_s_interleave",
@@ -235,6 +237,68 @@ fn is_lowered_only_towards_far_memory() -> Outcome {
         demand(set["met"] == true && missed <= total / 100, format!("not met: {set}"))?;
     }
     looks_at_all(&mut clone)?;
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// What a clone takes itself is near, whatever its share, until it is asked for the share again; then it counts.
+fn counts_new_memory_as_near() -> Outcome {
+    let (scene, mut parent) = stage()?;
+    let (mut clone, report) = start(&scene, 300)?;
+    let pid = report["pid"].to_string();
+    let before = promote(&scene, &pid, 300)?;
+    clone.send(b"n");
+    clone.await_line("NOTE has new memory")?;
+    let list: Value =
+        serde_json::from_str(&scene.works(&["ps", "--json"])?).map_err(during("reading ps"))?;
+    let grown = bytes(&list[0], "near_bytes").saturating_sub(bytes(&before, "near_bytes"));
+    demand(grown >= WATCHED_BYTES / 2, format!("{grown} bytes more are near: {list}, {before}"))?;
+    let after = promote(&scene, &pid, 300)?;
+    let total = bytes(&after, "total_bytes").saturating_sub(bytes(&before, "total_bytes"));
+    demand(total >= WATCHED_BYTES / 2, format!("new memory does not count: {before}, {after}"))?;
+    match std::env::var(FAR_NODE) {
+        Ok(_) => {
+            let is_moved = after["met"] == true && bytes(&after, "moved_bytes") > WATCHED_BYTES / 4;
+            demand(is_moved, format!("new memory is not moved: {after}"))?;
+        }
+        Err(_) => {
+            let says_why = after["reason"].as_str().is_some_and(|why| why.contains("of its own"));
+            demand(after["met"] == false && says_why, format!("what is not met: {after}"))?;
+        }
+    }
+    clone.send(b"e");
+    clone.must_pass()?;
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// A clone that has started with each share gets another one; what it has of its own lies where both ask for.
+fn counts_before_and_after_a_rebalance() -> Outcome {
+    let far = std::env::var(FAR_NODE)
+        .map_err(|_| Trouble::Skipped("it needs a far memory node, as tests/qemu has".into()))?;
+    let (scene, mut parent) = stage()?;
+    for (before, after) in [(0, 800), (300, 1000), (800, 300), (1000, 0)] {
+        let (mut clone, report) = start(&scene, before)?;
+        let pid = &report["pid"];
+        let started = nodes_of_copies(pid, &far)?;
+        let counted = started.0.abs_diff(near(&report) / PAGE);
+        demand(counted <= 8, format!("{started:?} pages near and far: {report}"))?;
+        let set = promote(&scene, &pid.to_string(), after)?;
+        let pages = nodes_of_copies(pid, &far)?;
+        println!("share {before}: {started:?} pages near and far; {after}: {pages:?}: {set}");
+        let [total, near, pool] =
+            ["total_bytes", "near_bytes", "pool_bytes"].map(|key| bytes(&set, key));
+        let counted = pages.0.abs_diff(near / PAGE);
+        demand(counted <= 8, format!("{pages:?} pages near and far: {set}"))?;
+        // What cannot be written is local only from a start on.
+        let wanted = (total * after / 1000).min(total - pool);
+        let is_met = near.abs_diff(wanted) <= total / 100;
+        demand(is_met && (set["met"] == true || after == 1000), format!("not met: {set}"))?;
+        // It looks once: there, the processor is emulated.
+        clone.send(b"e");
+        clone.must_pass()?;
+        await_until("the clone is gone", || gone(&scene))?;
+    }
     parent.must_pass()?;
     scene.strike()
 }

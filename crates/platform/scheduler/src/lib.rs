@@ -39,7 +39,7 @@ pub use claim::{Claim, ImageSpec, Usage};
 pub use fleet::{Fleet, NewInstance, Occupancy};
 pub use function::{
     AboutToRest, AfterNotMade, AfterNotStarted, Due, Function, History, ImageState, NotMade,
-    NotStarted, StartOrder, Surroundings, Window,
+    NotStarted, Sharing, StartOrder, Surroundings, Window,
 };
 pub use image_usage::{ImageStats, ImageUsage};
 pub use ledger::{

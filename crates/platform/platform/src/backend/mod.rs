@@ -44,7 +44,9 @@ use farfork_policy::Memory;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 use farfork_pool::{Pool, PoolError};
+use farfork_sys::numa;
 use farfork_sys::process_group::ProcessCount;
+use farfork_types::LocalShare;
 use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
 use crate::scheduler::Advisor;
@@ -152,6 +154,8 @@ struct Inner {
     budgets: Budgets,
     processes: ProcessCounts,
     advisor: Arc<Advisor>,
+    /// Whether the machine, which all nodes are on, had memory nodes without processors at the start.
+    has_far_memory: bool,
     /// The name of the base image, which is Python's action server.
     base: String,
 }
@@ -183,6 +187,7 @@ impl Backend {
             budgets,
             processes,
             base: python.image(),
+            has_far_memory: !numa::nodes_without_processors().is_empty(),
             advisor,
             settings,
         };
@@ -408,6 +413,20 @@ impl Nodes for Backend {
             let promoted = promoted.map_err(|error| failed(&error.to_string()))?;
             Ok(promoted.promoted_pages)
         })
+    }
+
+    fn has_far_memory(&self) -> bool {
+        self.inner.has_far_memory
+    }
+
+    fn set_share(
+        &self,
+        id: u64,
+        from: LocalShare,
+        to: LocalShare,
+    ) -> Option<BoxFuture<Result<bool, NodesError>>> {
+        let room = self.inner.ledger.promote_to(id, Some(from), to)?;
+        Some(Box::pin(Arc::clone(&self.inner).set_share(room, to)))
     }
 
     fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {

@@ -175,9 +175,14 @@ impl SharedLedger {
         self.promoting(id, |ledger| ledger.promote(id))
     }
 
-    /// The same to have a share of an instance's memory near, whether it was measured or not.
-    pub fn promote_to(self: &Arc<Self>, id: u64, share: LocalShare) -> Option<Promoting> {
-        self.promoting(id, |ledger| ledger.promote_to(id, share))
+    /// The same to have another share of an instance's memory near, whether it was measured or not.
+    pub fn promote_to(
+        self: &Arc<Self>,
+        id: u64,
+        from: Option<LocalShare>,
+        to: LocalShare,
+    ) -> Option<Promoting> {
+        self.promoting(id, |ledger| ledger.promote_to(id, from, to))
     }
 
     fn promoting(

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farfork_node::NodeError;
@@ -21,7 +21,8 @@ use tokio::net::unix::pipe::Receiver;
 use super::requests::{RequestClass, RequestError, connect};
 use super::shared::{Ghost, Promoting, Reservation, until_counted};
 use super::{Inner, ghosts};
-use crate::scheduler::nodes::{AppliedShare, NodesError, Output, Start, StartTimes, Started};
+use crate::scheduler::near_share::NearShare;
+use crate::scheduler::nodes::{NodesError, Output, Start, StartTimes, Started};
 
 /// The pipes of a clone's output.
 struct OutputPipes {
@@ -75,17 +76,9 @@ impl Inner {
         let container = container.unwrap_or_default();
         let (pid, tiering) = (clone.running.pid, clone.running.tiering);
         reservation.started(pid);
-        let share = Arc::new(share.map_or_else(OnceLock::new, OnceLock::from));
+        let share = share.map_or_else(NearShare::default, NearShare::started_with);
         if let Some(wanted) = start.local_share.filter(|_| was_attached) {
-            let applied = Arc::clone(&share);
-            match self.ledger.promote_to(reservation.id, wanted) {
-                Some(room) => {
-                    drop(tokio::spawn(Arc::clone(&self).set_share(room, wanted, applied)))
-                }
-                None => {
-                    tracing::warn!(node, pid, %wanted, "no room for a clone's share of near memory")
-                }
-            }
+            self.give_share(&reservation, wanted, &share);
         }
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
@@ -107,29 +100,42 @@ impl Inner {
         Ok(Started { id, took, was_attached, tiering, share, paused, connect, output, ended })
     }
 
-    /// Has a share of a running clone near, in the background: calls do not wait for it.
-    /// It has the share once that is met.
-    async fn set_share(
+    /// Gives a clone its first share in the background: calls do not wait for it.
+    fn give_share(
+        self: &Arc<Inner>,
+        reservation: &Reservation,
+        wanted: LocalShare,
+        share: &NearShare,
+    ) {
+        let Some(room) = self.ledger.promote_to(reservation.id, None, wanted) else {
+            let id = reservation.id;
+            return tracing::warn!(id, %wanted, "no room for a clone's share of near memory");
+        };
+        let (inner, change) = (Arc::clone(self), share.begin(wanted));
+        tokio::spawn(async move {
+            match inner.set_share(room, wanted).await {
+                Ok(true) => change.met(),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%wanted, %error, "a clone lacks its share"),
+            }
+        });
+    }
+
+    /// Has a share of a running clone near, for which there is room. Returns whether it is met.
+    pub async fn set_share(
         self: Arc<Inner>,
         room: Promoting,
         wanted: LocalShare,
-        applied: AppliedShare,
-    ) {
+    ) -> Result<bool, NodesError> {
         let (node, pid) = (room.node.clone(), room.pid);
         let name = node.clone();
         let set = move || connect(&name, RequestClass::Promote)?.set_share(pid, wanted);
         let set = self.request(&node, set).await;
         until_counted(room);
-        match set {
-            Ok(set) => {
-                if set.met {
-                    let _ = applied.set(wanted);
-                }
-                let (near, total) = (set.near_bytes, set.total_bytes);
-                tracing::debug!(node, pid, %wanted, near, total, met = set.met, "changed a share");
-            }
-            Err(error) => tracing::warn!(node, pid, %wanted, %error, "cannot change a share"),
-        }
+        let set = set.map_err(|error| NodesError::Share { reason: error.to_string() })?;
+        let (near, total) = (set.near_bytes, set.total_bytes);
+        tracing::debug!(node, pid, %wanted, near, total, met = set.met, "changed a share");
+        Ok(set.met)
     }
 
     /// Takes a waiting ghost, and starts making others in its place. Returns whether it has the

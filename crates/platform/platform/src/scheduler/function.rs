@@ -336,9 +336,10 @@ impl Function {
             (Arc::clone(&self.shared), self.outbox.clone(), self.code.clone());
         let counters = self.counters.clone();
         let payload_bytes = shares::payload_bytes(&waiting);
+        let change = self.share_change(&instance);
         tokio::spawn(async move {
             let (kind, took) = (instance.kind, instance.took);
-            let is_awake = instance.thaw(&*shared.nodes).await;
+            let is_awake = instance.ready(change, &*shared.nodes).await;
             let waited = waiting.since.elapsed();
             // One that comes during the call says nothing about it.
             let share = instance.share();

@@ -17,7 +17,8 @@ use super::code::Code;
 use super::exchange::{Deadline, End, exchange, until_deadline};
 use super::fleet::FleetSlot;
 use super::logs::{Lines, Logs};
-use super::nodes::{AppliedShare, Connect, Nodes, NodesError, Paused, StartTimes, Started};
+use super::near_share::NearShare;
+use super::nodes::{Connect, Nodes, NodesError, Paused, StartTimes, Started};
 use super::outcome::{CallOutcome, CallTimes};
 use super::prepare::prepare;
 use super::turns::Turn;
@@ -31,6 +32,9 @@ use crate::memory::RequestMemory;
 /// container is gone, which takes a while on a busy machine.
 const REASON: Duration = Duration::from_secs(5);
 
+/// How long a call waits for a change of its instance's share of near memory.
+const CHANGE_PATIENCE: Duration = Duration::from_millis(100);
+
 /// An instance. It is ended when this is dropped.
 pub struct Instance {
     /// Its name.
@@ -40,7 +44,9 @@ pub struct Instance {
     /// Its tiering policy, if it is a clone of its function's image.
     tiering: Option<Tiering>,
     /// Its share of near memory.
-    share: AppliedShare,
+    share: NearShare,
+    /// Bytes of the arguments that it was started for, by which its share is decided.
+    pub started_for_bytes: u64,
     /// Whether it was promoted, or is about to be.
     pub is_local: Arc<AtomicBool>,
     /// The calls that it has answered.
@@ -91,6 +97,7 @@ impl Instance {
             kind,
             tiering: (kind != StartKind::Cold).then_some(tiering),
             share,
+            started_for_bytes: 0,
             is_local: Arc::default(),
             history: History::default(),
             slot,
@@ -145,7 +152,42 @@ impl Instance {
     /// Its share of near memory, if that was decided, and as long as it has it: not before it does, nor once more of it
     /// is promoted.
     pub fn share(&self) -> Option<LocalShare> {
-        self.share.get().copied().filter(|_| !self.is_local.load(Ordering::Relaxed))
+        self.share.has().filter(|_| !self.is_local.load(Ordering::Relaxed))
+    }
+
+    /// The share that it was asked to have last, if that can be changed now: it is a clone that nothing else decides
+    /// about, and no change is under way.
+    pub fn changeable_share(&self) -> Option<LocalShare> {
+        self.share.settled().filter(|_| self.tiering() == Some(Tiering::Mow))
+    }
+
+    /// Gets it ready for a call: thaws it if it may be frozen, and has its share changed if that was decided. Returns
+    /// whether it can serve the call.
+    pub async fn ready(&mut self, change: Option<LocalShare>, nodes: &dyn Nodes) -> bool {
+        let is_awake = self.thaw(nodes).await;
+        if let Some(to) = change.filter(|_| is_awake) {
+            self.change_share(to, nodes).await;
+        }
+        is_awake
+    }
+
+    /// Has another share of its memory near. A change that takes long goes on during the call.
+    async fn change_share(&mut self, to: LocalShare, nodes: &dyn Nodes) {
+        let id = self.id;
+        let Some(from) = self.changeable_share() else { return };
+        let Some(changing) = nodes.set_share(id, from, to) else {
+            return tracing::debug!(id, %from, %to, "no room to change a share of near memory");
+        };
+        let change = self.share.begin(to);
+        let changed = tokio::spawn(async move {
+            match changing.await {
+                Ok(true) => change.met(),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(id, %from, %to, %error, "a share is not changed"),
+            }
+        });
+        // Dropping the handle does not end the task.
+        let _ = timeout(CHANGE_PATIENCE, changed).await;
     }
 
     /// Whether it reads its function's pages from the pool.

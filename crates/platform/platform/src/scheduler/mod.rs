@@ -30,6 +30,7 @@ mod instance;
 mod launch;
 mod logs;
 mod metrics;
+pub mod near_share;
 pub mod nodes;
 mod outcome;
 mod platform;

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use farfork_policy::Memory;
@@ -14,6 +14,8 @@ pub use farfork_scheduler::{Claim, NodeLoad, Usage};
 use farfork_types::wire::AddressRange;
 use farfork_types::{LocalShare, Tiering};
 use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::near_share::NearShare;
 
 /// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -26,9 +28,6 @@ pub type Connect = Box<dyn Fn() -> BoxFuture<io::Result<Stream>> + Send + Sync>;
 
 /// Returns how long an instance was paused in all.
 pub type Paused = Arc<dyn Fn() -> Duration + Send + Sync>;
-
-/// The share of near memory that an instance has, from the moment when it has it.
-pub type AppliedShare = Arc<OnceLock<LocalShare>>;
 
 /// A bidirectional stream of bytes.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -80,6 +79,12 @@ pub enum NodesError {
     /// Memory of an instance cannot be promoted. The instance goes on.
     #[error("cannot promote memory of an instance: {reason}")]
     Promotion {
+        /// Why not.
+        reason: String,
+    },
+    /// The share of near memory of an instance cannot be changed. The instance goes on.
+    #[error("cannot change the share of near memory of an instance: {reason}")]
+    Share {
         /// Why not.
         reason: String,
     },
@@ -180,9 +185,9 @@ pub struct Started {
     pub was_attached: bool,
     /// Its tiering policy. It may differ from the requested one, as some clones are profiled.
     pub tiering: Tiering,
-    /// The share of near memory that it was started with, or gets while it runs. Never set if it does not get the one
-    /// that was decided.
-    pub share: AppliedShare,
+    /// The share of near memory that it was started with, or gets while it runs. None is asked for if the start had no
+    /// room for the one that was decided.
+    pub share: NearShare,
     /// Returns how long it was paused in all.
     pub paused: Paused,
     /// Makes connections to its server.
@@ -242,6 +247,17 @@ pub trait Nodes: Debug + Send + Sync {
     /// Promotes the accessed and hot pages of an instance, which goes on meanwhile, as far as its
     /// node's memory allows. Returns the number of pages.
     fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>>;
+    /// Whether shares of near memory can be lowered while instances run: whether there are memory nodes without
+    /// processors.
+    fn has_far_memory(&self) -> bool;
+    /// Has another share of an instance's memory near, which goes on meanwhile. `from` is the one that it was asked
+    /// to have last. Returns `None`, and does nothing, if its node has no room for what that adds; else, whether the share is met.
+    fn set_share(
+        &self,
+        id: u64,
+        from: LocalShare,
+        to: LocalShare,
+    ) -> Option<BoxFuture<Result<bool, NodesError>>>;
     /// All images in the pool.
     fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>>;
     /// The names of images that this platform, or an earlier run of it, has made and not removed.

@@ -5,21 +5,22 @@ mod instance;
 mod state;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
-use farfork_types::Tiering;
 use farfork_types::wire::AddressRange;
+use farfork_types::{LocalShare, Tiering};
 use tokio::time::sleep;
 
 use super::agents::{Ghost, MAKE_US};
 use super::{Durations, Footprint, Program};
 use crate::clock::Clock;
 use crate::scheduler::Advisor;
+use crate::scheduler::near_share::NearShare;
 use crate::scheduler::nodes::{
     BoxFuture, Claim, NodeGhosts, NodeLoad, NodeState, Nodes, NodesError, PoolImage, Start,
     Started, Usage,
@@ -356,7 +357,7 @@ impl Nodes for SimulatedNodes {
             let share = start.local_share.filter(|_| !lacks_share);
             Ok(Started {
                 id,
-                share: Arc::new(share.map_or_else(OnceLock::new, OnceLock::from)),
+                share: share.map_or_else(NearShare::default, NearShare::started_with),
                 was_attached,
                 tiering,
                 paused,
@@ -399,6 +400,31 @@ impl Nodes for SimulatedNodes {
     fn promote(&self, id: u64) -> BoxFuture<Result<u64, NodesError>> {
         self.state().note(format!("promote {id}"));
         self.clone().promoting(id)
+    }
+
+    fn has_far_memory(&self) -> bool {
+        self.state().has_far_memory
+    }
+
+    fn set_share(
+        &self,
+        id: u64,
+        from: LocalShare,
+        to: LocalShare,
+    ) -> Option<BoxFuture<Result<bool, NodesError>>> {
+        let mut state = self.state();
+        if state.full_shares > 0 {
+            state.full_shares -= 1;
+            return None;
+        }
+        if state.is_verbose {
+            state.share_changes.push((id, from, to));
+        }
+        let (duration, change) = (state.share_duration, state.share_change);
+        Some(Box::pin(async move {
+            sleep(duration).await;
+            change.map_err(|reason| NodesError::Share { reason: reason.to_owned() })
+        }))
     }
 
     fn list_images(&self) -> BoxFuture<Result<Vec<PoolImage>, NodesError>> {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use farfork_platform::api::Action;
 use farfork_platform::scheduler::nodes::Usage;
 use farfork_policy::Settings;
+use farfork_types::LocalShare;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::nodes::TestNodes;
 use crate::world::{World, answered, settle};
@@ -108,4 +110,125 @@ async fn by_default_nothing_is_asked() {
     let world = world(json!({}));
     assert_eq!(clones(&world, json!({})).await, Vec::<u16>::new());
     assert_eq!(asked(&world), Vec::<Value>::new());
+    assert_eq!(changes(&world), []);
+}
+
+/// The changes of shares of running instances: the instance, and its shares in thousandths.
+fn changes(world: &World) -> Vec<(u64, u16, u16)> {
+    let state = world.nodes.state();
+    let change =
+        |(id, from, to): &(u64, LocalShare, LocalShare)| (*id, from.permille(), to.permille());
+    state.share_changes.iter().map(change).collect()
+}
+
+/// Learns from four calls at each share, which are multiples of 100 thousandths.
+fn learning() -> World {
+    let world = world(json!({"share": {
+        "policy": "adaptive", "learn_calls": 4, "least_calls": 2, "step_permille": 100,
+    }}));
+    world.nodes.state().usage = Some(Usage { local_bytes: 7 << 20, pool_bytes: 1 << 20 });
+    world
+}
+
+/// Two calls at once, as often, which run so long; returns how long both of them took beyond that.
+async fn pairs(world: &World, action: &Action, ms: u64, times: usize) -> Vec<Duration> {
+    let mut waits = Vec::new();
+    for _ in 0..times {
+        let begun = Instant::now();
+        for call in [0; 2].map(|_| world.begin(action, json!({"ms": ms}))) {
+            answered(call).await;
+        }
+        waits.push(begun.elapsed() - Duration::from_millis(ms));
+    }
+    waits
+}
+
+/// The calls with all memory near of those of 50 and 90 ms so far, as a start that these calls need is decided with.
+async fn learnt_by_now(world: &World, action: &Action) -> u64 {
+    for call in [0; 3].map(|_| world.begin(action, json!({"ms": 50}))) {
+        answered(call).await;
+    }
+    learnt(world, 1000)
+}
+
+/// A function with an instance that has loaded its code, and a clone that has started for calls of 50 ms, of which
+/// `known` were made before.
+async fn with_clone(world: &World, known: usize) -> (Action, u64) {
+    let action = world.action("sharing", "code", json!({}));
+    world.calls(&action, 20).await;
+    for _ in 0..known {
+        world.call(&action, json!({"ms": 50})).await;
+    }
+    settle().await;
+    pairs(world, &action, 50, 1).await;
+    let [_, clone] = world.nodes.alive()[..] else { panic!("{:?}", world.nodes.alive()) };
+    (action, clone)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_that_is_too_slow_is_raised_before_the_next_call() {
+    let world = learning();
+    let (action, clone) = with_clone(&world, 4).await;
+    let started = world.nodes.state().shares.clone();
+    assert_eq!(started, [LocalShare::from_permille(900).unwrap()]);
+    pairs(&world, &action, 50, 1).await;
+    assert_eq!(changes(&world), [], "nothing is slower yet");
+    // Of the instance without an image, whose share is never changed, most calls were fast.
+    pairs(&world, &action, 90, 5).await;
+    assert_eq!(changes(&world), [(clone, 900, 1000)]);
+    pairs(&world, &action, 50, 10).await;
+    assert_eq!(changes(&world).len(), 1, "it has the share by now");
+    // Four, and then one of each pair, were made by the other instance.
+    let known = learnt_by_now(&world, &action).await;
+    assert!(known > 4 + 17, "its calls count for its new share: {known}");
+    world.replay();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_is_lowered_only_where_there_is_far_memory() {
+    for has_far_memory in [false, true] {
+        let world = learning();
+        world.nodes.state().has_far_memory = has_far_memory;
+        let (action, clone) = with_clone(&world, 0).await;
+        pairs(&world, &action, 50, 6).await;
+        let lowered = if has_far_memory { vec![(clone, 1000, 900)] } else { Vec::new() };
+        assert_eq!(changes(&world), lowered);
+        // Where it is not lowered, calls go on showing what all near memory is worth.
+        assert_eq!(learnt_by_now(&world, &action).await > 10, !has_far_memory);
+        world.replay();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_change_delays_no_call_for_long_and_a_failed_one_fails_none() {
+    for (result, seconds) in [(Ok(true), 2), (Ok(false), 0), (Err("on purpose"), 0)] {
+        let world = learning();
+        let (action, clone) = with_clone(&world, 4).await;
+        {
+            let mut state = world.nodes.state();
+            (state.share_change, state.share_duration) = (result, Duration::from_secs(seconds));
+        }
+        let waits = pairs(&world, &action, 90, 7).await;
+        let most = waits.iter().max().unwrap().as_millis();
+        // The clone's call waits for a short change, and 100 ms for one that takes longer.
+        assert!(if seconds > 0 { (100..120).contains(&most) } else { most < 20 }, "{waits:?}");
+        assert_eq!(changes(&world), [(clone, 900, 1000)], "once, whatever comes of it");
+        pairs(&world, &action, 50, 4).await;
+        sleep(Duration::from_secs(seconds)).await;
+        pairs(&world, &action, 50, 8).await;
+        // One of each of 20 pairs, and four before them, were made by the other instance.
+        let known = learnt_by_now(&world, &action).await;
+        assert_eq!(known > 24, result == Ok(true), "{known}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_without_room_is_tried_again() {
+    let world = learning();
+    let (action, clone) = with_clone(&world, 4).await;
+    world.nodes.state().full_shares = 3;
+    pairs(&world, &action, 90, 4).await;
+    assert_eq!(changes(&world), []);
+    pairs(&world, &action, 90, 4).await;
+    assert_eq!((changes(&world), world.nodes.state().full_shares), (vec![(clone, 900, 1000)], 0));
 }

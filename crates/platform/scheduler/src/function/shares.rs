@@ -50,6 +50,17 @@ struct Seen {
     near_bytes: u64,
 }
 
+/// An instance that has a share, and is about to serve a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// The arguments that it has started for, in bytes.
+    pub payload_bytes: u64,
+    /// Its share.
+    pub share: LocalShare,
+    /// Whether the share can become smaller: pages never go back into the pool.
+    pub can_shrink: bool,
+}
+
 /// Calls by minute, for an hour.
 #[derive(Clone, Debug, Default)]
 struct PerMinute {
@@ -260,6 +271,18 @@ impl Function {
         Some(shares.decide(now_us, payload_bytes, &self.about, advice))
     }
 
+    /// The share that an instance gets before its next call, if it can have a better one than it has.
+    pub fn share_change(
+        &mut self,
+        now_us: u64,
+        instance: Sharing,
+        advice: &impl Advice,
+    ) -> Option<LocalShare> {
+        let Sharing { payload_bytes, share, can_shrink } = instance;
+        let better = self.share_again(now_us, payload_bytes, advice)?;
+        (better > share || can_shrink && better < share).then_some(better)
+    }
+
     /// The share that an instance that started for arguments of this size should have from its next call on; `None` if
     /// shares are not decided.
     pub fn share_again(
@@ -353,6 +376,26 @@ mod tests {
         }
         assert_eq!(shares.decide(7, 0, &"f", &asked), share(900));
         assert_eq!(asked.0.borrow().len(), 4, "a start asks in any case");
+    }
+
+    #[test]
+    fn a_share_shrinks_only_where_it_can() {
+        let function = || {
+            let objective = farfork_policy::tiering::Objective::default();
+            Function::new("f".to_owned(), 256, objective).with_shares(Vec::new())
+        };
+        let change = |permille, can_shrink| {
+            let of = Sharing { payload_bytes: 5, share: share(permille), can_shrink };
+            function().share_change(7, of, &Asked::default())
+        };
+        for (can_shrink, lowered) in [(false, None), (true, Some(share(900)))] {
+            let changes = [899, 900, 901].map(|permille| change(permille, can_shrink));
+            assert_eq!(changes, [Some(share(900)), None, lowered]);
+        }
+        let of = Sharing { payload_bytes: 5, share: share(1), can_shrink: true };
+        let mut without = function();
+        without.decide_shares(false, Vec::new(), None);
+        assert_eq!(without.share_change(7, of, &Asked::default()), None);
     }
 
     #[test]

@@ -169,11 +169,21 @@ impl Ledger {
         self.promote_bytes(id, bytes)
     }
 
-    /// The same for the share of near memory of an instance that may not have been measured yet: that share of what it
-    /// may take.
-    pub fn promote_to(&mut self, id: u64, share: LocalShare) -> Option<Promotion> {
-        let bytes = share.of(self.instance(id)?.most_bytes());
-        self.promote_bytes(id, bytes)
+    /// The same for the share of near memory of an instance that may not have been measured yet, and had the share
+    /// `from`: what the share adds of what it may take. A smaller share needs no room. `None` also as long as an earlier
+    /// promotion is not counted.
+    pub fn promote_to(
+        &mut self,
+        id: u64,
+        from: Option<LocalShare>,
+        to: LocalShare,
+    ) -> Option<Promotion> {
+        let one = self.instance(id).filter(|one| one.promoted_bytes == 0)?;
+        let of_all = |share: LocalShare| share.of(one.most_bytes());
+        match of_all(to).saturating_sub(from.map_or(0, of_all)) {
+            0 => Some(Promotion { node: self.node_of(id)?, pid: one.pid? }),
+            bytes => self.promote_bytes(id, bytes),
+        }
     }
 
     fn promote_bytes(&mut self, id: u64, bytes: u64) -> Option<Promotion> {

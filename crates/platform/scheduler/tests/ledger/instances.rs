@@ -62,9 +62,9 @@ fn a_share_takes_its_part_of_what_an_instance_may_take() {
     let a = node(&ledger, "a");
     let one = ledger.reserve(a, claim(300)).unwrap();
     let half = LocalShare::from_permille(500).unwrap();
-    assert_eq!(ledger.promote_to(one, half), None, "it has not started");
+    assert_eq!(ledger.promote_to(one, None, half), None, "it has not started");
     ledger.started(one, 7);
-    assert!(ledger.promote_to(one, half).is_some(), "although it was not measured yet");
+    assert!(ledger.promote_to(one, None, half).is_some(), "although it was not measured yet");
     assert_eq!(used(&ledger), [300], "busy, it may take that in any case");
     ledger.end_work(one);
     seen(&mut ledger, [(7, usage(20, 100))]);
@@ -73,6 +73,30 @@ fn a_share_takes_its_part_of_what_an_instance_may_take() {
     assert_eq!(used(&ledger), [300], "its limit holds for both");
     ledger.promoted(one);
     assert_eq!(used(&ledger), [200]);
+}
+
+#[test]
+fn a_changed_share_takes_what_it_adds() {
+    let mut ledger = ledger(all_at_once(), &["a"]);
+    let a = node(&ledger, "a");
+    let [one, other] = [(); 2].map(|()| ledger.reserve(a, claim(300)).unwrap());
+    let [half, most] = [500, 800].map(|permille| LocalShare::from_permille(permille).unwrap());
+    ledger.started(one, 7);
+    ledger.end_work(one);
+    seen(&mut ledger, [(7, usage(20, 100))]);
+    let before = used(&ledger);
+    assert!(ledger.promote_to(one, Some(half), most).is_some());
+    assert_eq!(used(&ledger), [before[0] + 90]);
+    assert_eq!(ledger.promote_to(one, Some(half), most), None, "the first is not counted yet");
+    ledger.promoted(one);
+    assert!(ledger.promote_to(one, Some(most), half).is_some());
+    assert_eq!(used(&ledger), before, "a smaller share takes nothing");
+    // Nothing more fits, but a smaller share does.
+    while ledger.reserve(a, claim(10)).is_some() {}
+    assert_eq!(ledger.promote_to(one, None, most), None);
+    assert!(ledger.promote_to(one, Some(most), half).is_some());
+    assert!(ledger.end(other) && ledger.end(one));
+    assert_eq!(ledger.promote_to(one, Some(most), half), None, "it has ended");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use farfork_platform::api::StartKind;
 use farfork_platform::simulated::agents::{Ghost, GhostImage, MAKE_US};
 use farfork_scheduler::{
-    AboutToRest, Due, History, ImageSpec, ImageState, NoRoom, NotMade, RestEffect, StartOrder,
+    AboutToRest, Due, History, ImageSpec, ImageState, NoRoom, NotMade, RestEffect, Sharing,
+    StartOrder,
 };
 use farfork_types::{Cid, LocalShare, Tiering};
 
@@ -446,9 +447,9 @@ impl<W: Watch> Machine<'_, W> {
         let Some(one) = self.world.instances.get_mut(&id) else { return };
         let Some(share) = one.share else { return };
         let state = &mut self.tasks[one.function as usize].state;
-        let better = state.share_again(self.now_us, one.payload_bytes, &self.advice);
-        let may = |better: &LocalShare| *better != share && (!one.is_clone || *better > share);
-        if let Some(better) = better.filter(may) {
+        let (payload_bytes, can_shrink) = (one.payload_bytes, !one.is_clone);
+        let of = Sharing { payload_bytes, share, can_shrink };
+        if let Some(better) = state.share_change(self.now_us, of, &self.advice) {
             one.share = Some(better);
             self.weigh(id);
         }

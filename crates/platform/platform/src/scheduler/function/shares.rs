@@ -1,13 +1,13 @@
 //! Shares of near memory: which instances get one, and what calls show of it.
 //!
 //! They are decided if the settings name a policy, or if the function's owner has declared by how much calls may be
-//! slower (annotation `latency-tolerance`, in percent). Clones under `mow` get the share. An instance without an
-//! image has all its memory near.
+//! slower (annotation `latency-tolerance`, in percent). Clones under `mow` get the share, and another one before a call if
+//! one is better by then. An instance without an image has all its memory near.
 
 use std::sync::Arc;
 
 use farfork_policy::share::ALL;
-use farfork_scheduler::StartOrder;
+use farfork_scheduler::{Sharing, StartOrder};
 use farfork_types::{LocalShare, Tiering};
 
 use super::Function;
@@ -56,13 +56,14 @@ impl Function {
         self.state.decide_shares(are_decided, profiled, tolerance);
     }
 
-    /// The share of the instance that was ordered last, for the call that it starts for.
-    pub(super) fn share_of(&mut self, order: &StartOrder) -> Option<LocalShare> {
+    /// The share of the instance that was ordered last, for the call that it starts for, and the bytes of that call's
+    /// arguments.
+    pub(super) fn share_of(&mut self, order: &StartOrder) -> Option<(LocalShare, u64)> {
         if !self.state.has_shares() {
             return None;
         }
         if !order.is_clone {
-            return Some(ALL);
+            return Some((ALL, 0));
         }
         if order.tiering != Tiering::Mow {
             return None;
@@ -71,7 +72,16 @@ impl Function {
         let waiting = call.and_then(|id| self.waiting.get(&id));
         let bytes = waiting.map_or(0, payload_bytes);
         let shared = Arc::clone(&self.shared);
-        self.state.share(self.clock.now_us(), bytes, &*shared.advisor)
+        Some((self.state.share(self.clock.now_us(), bytes, &*shared.advisor)?, bytes))
+    }
+
+    /// The share that an instance gets before its next call, if it can have a better one by now.
+    pub(super) fn share_change(&mut self, instance: &Instance) -> Option<LocalShare> {
+        let share = instance.changeable_share()?;
+        let can_shrink = self.shared.nodes.has_far_memory();
+        let of = Sharing { payload_bytes: instance.started_for_bytes, share, can_shrink };
+        let shared = Arc::clone(&self.shared);
+        self.state.share_change(self.clock.now_us(), of, &*shared.advisor)
     }
 
     /// Notes how long a call has run in an instance that had a share when the call began.

@@ -11,6 +11,7 @@ use crate::api::{Outcome, Response, StartKind};
 use crate::scheduler::code::NoCode;
 use crate::scheduler::fleet::Owner;
 use crate::scheduler::instance::Instance;
+use crate::scheduler::near_share::NearShare;
 use crate::scheduler::nodes::{Claim, NodesError, Start};
 use crate::scheduler::shared::Shared;
 use crate::scheduler::turns::Turn;
@@ -93,7 +94,13 @@ impl Function {
         Ok(())
     }
 
-    fn start_on(&mut self, order: StartOrder, share: Option<LocalShare>, turn: Option<Turn>) {
+    fn start_on(
+        &mut self,
+        order: StartOrder,
+        share: Option<(LocalShare, u64)>,
+        turn: Option<Turn>,
+    ) {
+        let (share, started_for_bytes) = share.unzip();
         let StartOrder { node, is_clone, claim, most_bytes, tiering } = order;
         if let Some(slot) = &self.image_slot {
             slot.start();
@@ -122,7 +129,7 @@ impl Function {
             if !matches!(started, Err(NodesError::Full { .. })) {
                 shared.metrics.starts.started(kind, started.is_ok());
             }
-            let result = started.map(|started| {
+            let result = started.map(|mut started| {
                 let id = started.id;
                 let start_us = micros(started.took.whole);
                 let [evicts, ends] = [outbox.clone(), outbox.clone()];
@@ -131,9 +138,11 @@ impl Function {
                 let slot = shared.fleet.add(new, Owner { function, evict: Box::new(evict) });
                 let on_exit = move || drop(ends.send(Message::Ended(id)));
                 if let Some(all) = share.filter(|_| !is_clone) {
-                    let _ = started.share.set(all);
+                    started.share = NearShare::started_with(all);
                 }
-                Box::new(Instance::new(started, kind, (slot, turn), on_exit))
+                let mut instance = Instance::new(started, kind, (slot, turn), on_exit);
+                instance.started_for_bytes = started_for_bytes.unwrap_or(0);
+                Box::new(instance)
             });
             let _ = outbox.send(Message::Started { result, is_clone });
         });

@@ -1,6 +1,7 @@
 //! The state of simulated nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use farfork_policy::Memory;
 use farfork_policy::placement::NodeFacts;
@@ -75,6 +76,16 @@ pub struct State {
     pub shares: Vec<LocalShare>,
     /// Whether clones start without the share that was decided, as there is no room for it.
     pub lacks_shares: bool,
+    /// Changes of shares of running instances, with the share before, if events are recorded.
+    pub share_changes: Vec<(u64, LocalShare, LocalShare)>,
+    /// Whether a change of a share is met, or why it fails.
+    pub share_change: Result<bool, &'static str>,
+    /// How long a change of a share takes.
+    pub share_duration: Duration,
+    /// Number of changes of shares to find no room.
+    pub full_shares: u32,
+    /// Whether shares of running instances can be lowered.
+    pub has_far_memory: bool,
     /// Measured memory of each instance without a footprint.
     pub usage: Option<Usage>,
     /// Number of connections made.
@@ -247,6 +258,11 @@ impl State {
             tierings: Vec::new(),
             shares: Vec::new(),
             lacks_shares: false,
+            share_changes: Vec::new(),
+            share_change: Ok(true),
+            share_duration: Duration::ZERO,
+            full_shares: 0,
+            has_far_memory: false,
             usage: None,
             connections: 0,
             deaf_connects: 0,
