@@ -115,8 +115,8 @@ mod tests {
     fn pages_are_found_by_their_offsets() {
         let bytes: Vec<u8> = (0..6 * 4096).map(|at| (at / 4096) as u8).collect();
         let mut cache = Cache { bytes, ..Cache::default() };
-        // The last one is a neighbour in the guest's memory, and not here.
-        for (offset, pages, at) in [(0x8000, 2, 0), (0xa000, 1, 2), (0x3000, 2, 3), (0xb000, 1, 5)]
+        // 0xb000 is a neighbour in the guest's memory, and not here.
+        for (offset, pages, at) in [(0x8000, 2, 0), (0xa000, 1, 2), (0xb000, 1, 5), (0x3000, 2, 3)]
         {
             cache.keep(Kept { offset, bytes: pages * 4096, at: at * 4096 });
         }
