@@ -1,7 +1,8 @@
 //! Stored pages that a server has read and verified once, for all of its machines.
 //!
 //! Hot pages lie one after the other in the order in which they are replayed, wherever they lie in the image. So a
-//! replay reads nothing, and verifies nothing a second time.
+//! replay reads nothing, verifies nothing a second time, and copies neighbours by one call, also those that are no
+//! neighbours in a repacked image.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,15 +16,15 @@ pub(crate) const MOST_BYTES: u64 = 256 << 20;
 /// Pages in memory of the server's own.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    /// In the order of places.
+    /// In the order of offsets.
     kept: Vec<Kept>,
     bytes: Vec<u8>,
 }
 
-/// Pages that are neighbours in the image and here.
+/// Stored pages that are neighbours in the guest's memory and here.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    place: u64,
+    offset: u64,
     bytes: u64,
     at: usize,
 }
@@ -39,33 +40,51 @@ impl Cache {
                 let extent = snapshot.map.at(at);
                 let bytes = extent.bytes().min(range.end - at);
                 if let Extent::Stored { place, .. } = extent {
-                    cache.add(snapshot, file, place, bytes);
+                    cache.add(snapshot, file, (at, place), bytes);
                 }
                 at += bytes.max(1);
             }
         }
-        cache.kept.sort_unstable_by_key(|kept| kept.place);
+        cache.kept.sort_unstable_by_key(|kept| kept.offset);
         cache
     }
 
-    fn add(&mut self, snapshot: &Snapshot, file: &ImageFile, place: u64, bytes: u64) {
+    fn add(
+        &mut self,
+        snapshot: &Snapshot,
+        file: &ImageFile,
+        (offset, place): (u64, u64),
+        bytes: u64,
+    ) {
         let at = self.bytes.len();
         if at as u64 + bytes > MOST_BYTES {
             return;
         }
         self.bytes.resize(at + bytes as usize, 0);
         match snapshot.read_pages(file, place, &mut self.bytes[at..]) {
-            Ok(()) => self.kept.push(Kept { place, bytes, at }),
+            Ok(()) => self.keep(Kept { offset, bytes, at }),
             Err(_) => self.bytes.truncate(at),
         }
     }
 
-    /// What is here of `bytes` bytes that lie at `place` in the image: from there on, as many as are
-    /// neighbours.
-    pub(crate) fn get(&self, place: u64, bytes: u64) -> Option<&[u8]> {
-        let after = self.kept.partition_point(|kept| kept.place <= place);
+    /// Notes the bytes that were read last.
+    fn keep(&mut self, kept: Kept) {
+        match self.kept.last_mut() {
+            Some(last)
+                if last.offset + last.bytes == kept.offset
+                    && last.at + last.bytes as usize == kept.at =>
+            {
+                last.bytes += kept.bytes;
+            }
+            _ => self.kept.push(kept),
+        }
+    }
+
+    /// What is here of `bytes` bytes of the guest's memory from `offset` on: as many as are neighbours.
+    pub(crate) fn get(&self, offset: u64, bytes: u64) -> Option<&[u8]> {
+        let after = self.kept.partition_point(|kept| kept.offset <= offset);
         let kept = self.kept[..after].last()?;
-        let into = place - kept.place;
+        let into = offset - kept.offset;
         let bytes = kept.bytes.checked_sub(into).filter(|left| *left > 0)?.min(bytes);
         let at = kept.at + into as usize;
         Some(&self.bytes[at..at + bytes as usize])
@@ -93,16 +112,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_found_by_their_places() {
-        let bytes: Vec<u8> = (0..5 * 4096).map(|at| (at / 4096) as u8).collect();
-        let kept = [(0x3000, 2, 3), (0x8000, 3, 0)];
-        let kept =
-            kept.map(|(place, pages, at)| Kept { place, bytes: pages * 4096, at: at * 4096 });
-        let cache = Cache { kept: kept.to_vec(), bytes };
-        let got = |place: u64, bytes: u64| cache.get(place, bytes).map(|got| (got[0], got.len()));
+    fn pages_are_found_by_their_offsets() {
+        let bytes: Vec<u8> = (0..6 * 4096).map(|at| (at / 4096) as u8).collect();
+        let mut cache = Cache { bytes, ..Cache::default() };
+        // 0xb000 is a neighbour in the guest's memory, and not here.
+        for (offset, pages, at) in [(0x8000, 2, 0), (0xa000, 1, 2), (0xb000, 1, 5), (0x3000, 2, 3)]
+        {
+            cache.keep(Kept { offset, bytes: pages * 4096, at: at * 4096 });
+        }
+        cache.kept.sort_unstable_by_key(|kept| kept.offset);
+        let got = |offset: u64, bytes: u64| cache.get(offset, bytes).map(|got| (got[0], got.len()));
         assert_eq!(got(0x3000, 1 << 20), Some((3, 8192)));
         assert_eq!(got(0x4000, 4096), Some((4, 4096)));
+        assert_eq!(got(0x8000, 1 << 20), Some((0, 3 * 4096)));
         assert_eq!(got(0xa000, 1 << 20), Some((2, 4096)));
-        assert_eq!([0x2000, 0x5000, 0x7000, 0xb000].map(|place| got(place, 4096)), [None; 4]);
+        assert_eq!(got(0xb000, 1 << 20), Some((5, 4096)));
+        assert_eq!([0x2000, 0x5000, 0x7000, 0xc000].map(|offset| got(offset, 4096)), [None; 4]);
     }
 }

@@ -90,10 +90,15 @@ impl Filler {
             return self.fill_huge(found);
         }
         let (is_removed, alike) = self.ledger.alike(found.offset, bytes.min(found.rest));
-        let extent = match is_removed {
-            true => Extent::Zeros(alike),
-            false => self.source.snapshot.map.at(found.offset),
-        };
+        if is_removed {
+            return self.zero(found.address, alike);
+        }
+        if let Some(part) = self.cache.get(found.offset, alike) {
+            let filled = self.userfault.copy(found.address, part);
+            self.counters.copied_pages += filled.bytes / PAGE_BYTES;
+            return outcome(filled);
+        }
+        let extent = self.source.snapshot.map.at(found.offset);
         let bytes = extent.bytes().min(alike);
         match extent {
             Extent::Zeros(_) => self.zero(found.address, bytes),
@@ -108,11 +113,6 @@ impl Filler {
     }
 
     fn copy(&mut self, address: u64, place: u64, bytes: u64) -> Outcome {
-        if let Some(part) = self.cache.get(place, bytes) {
-            let filled = self.userfault.copy(address, part);
-            self.counters.copied_pages += filled.bytes / PAGE_BYTES;
-            return outcome(filled);
-        }
         let Source { snapshot, file, .. } = &*self.source;
         let part = &mut self.buffer[..(bytes as usize).min(BUFFER_BYTES)];
         match snapshot.read_pages(file, place, part) {

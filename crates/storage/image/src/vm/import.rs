@@ -39,6 +39,8 @@ pub struct Imported {
     pub raw_bytes: u64,
     /// Bytes of pages that are stored.
     pub stored_bytes: u64,
+    /// How many of them are pages of the base.
+    pub base_bytes: u64,
     /// Bytes of the pool that it takes.
     pub pool_bytes: u64,
 }
@@ -132,11 +134,11 @@ pub fn import(
     let sums = copy(&mut writer, &pages, &map, copied)?;
     memory.demand_unchanged()?;
     snapshot.demand_unchanged()?;
-    let stored_bytes = map.stored_bytes();
+    let (stored_bytes, base_bytes) = (map.stored_bytes(), pages.base_bytes);
     seal(&mut writer, Metadata { map, sums, state }, meta_bytes)?;
     let pool_bytes = writer.taken()?;
     let (cid, held) = writer.publish()?;
-    Ok(Imported { cid, held, monitor, raw_bytes, stored_bytes, pool_bytes })
+    Ok(Imported { cid, held, monitor, raw_bytes, stored_bytes, base_bytes, pool_bytes })
 }
 
 fn read_state(snapshot: &Input) -> Result<(Vec<u8>, Monitor), VmError> {
@@ -175,6 +177,8 @@ struct Pages<'a> {
     stored: Windows,
     /// The base, and the pages that are not its.
     base: Option<(Base<'a>, Windows)>,
+    /// Bytes of those that are the base's.
+    base_bytes: u64,
 }
 
 impl<'a> Pages<'a> {
@@ -184,7 +188,10 @@ impl<'a> Pages<'a> {
         base: Option<Base<'a>>,
     ) -> Result<Pages<'a>, VmError> {
         let Scanned { mut stored, present } = scanned;
-        let Some((snapshot, file)) = base else { return Ok(Pages { memory, stored, base: None }) };
+        let Some((snapshot, file)) = base else {
+            return Ok(Pages { memory, stored, base: None, base_bytes: 0 });
+        };
+        let changed = stored.count_pages();
         memory.demand_holes(&present)?;
         let (bytes, base_bytes) = (memory.bytes(), snapshot.map.memory_bytes());
         if bytes != base_bytes {
@@ -194,7 +201,8 @@ impl<'a> Pages<'a> {
             let pages = run.offset / PAGE_BYTES..(run.offset + run.bytes) / PAGE_BYTES;
             pages.filter(|page| !present.has(*page)).for_each(|page| stored.add(page));
         }
-        Ok(Pages { memory, stored, base: Some(((snapshot, file), present)) })
+        let base_bytes = (stored.count_pages() - changed) * PAGE_BYTES;
+        Ok(Pages { memory, stored, base: Some(((snapshot, file), present)), base_bytes })
     }
 
     /// Reads pages from `offset` on.

@@ -22,6 +22,7 @@ mod import;
 mod map;
 mod metadata;
 mod repack;
+mod same;
 mod scan;
 mod snapshot;
 mod state;

@@ -61,5 +61,5 @@ pub fn repack(
     let pool_bytes = writer.taken()?;
     let (cid, held) = writer.publish()?;
     let monitor = snapshot.monitor();
-    Ok(Imported { cid, held, monitor, raw_bytes, stored_bytes, pool_bytes })
+    Ok(Imported { cid, held, monitor, raw_bytes, stored_bytes, base_bytes: 0, pool_bytes })
 }

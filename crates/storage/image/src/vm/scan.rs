@@ -59,6 +59,8 @@ impl Windows {
             at = end;
             progress(at);
         }
+        // Also of a memory that ends in a hole.
+        progress(memory_bytes);
         Ok(Scanned { stored, present })
     }
 

@@ -26,7 +26,8 @@ pub struct Footprint {
     pub hot_bytes: u64,
     /// Stored pages of which that is not known.
     pub cold_bytes: u64,
-    /// Stored pages that other snapshots have, too.
+    /// Stored pages that the pool has once for this and other snapshots: none in this version of the format, in which each
+    /// snapshot has copies of its own.
     pub shared_bytes: u64,
     /// What the image takes in the pool: pages, metadata, and the rest of its last pages.
     pub pool_bytes: u64,
@@ -43,7 +44,8 @@ pub struct Snapshot {
     pub map: PageMap,
     /// The monitor's state file.
     pub state: Vec<u8>,
-    sums: Vec<u32>,
+    /// The checksum of each stored page, by places.
+    pub(super) sums: Vec<u32>,
 }
 
 impl Snapshot {
@@ -168,8 +170,7 @@ impl Snapshot {
         Ok(damaged)
     }
 
-    /// What it takes; page n of the memory is hot if bit n % 64 of word n / 64 of `hot` is set. No page is
-    /// shared yet.
+    /// What it takes; page n of the memory is hot if bit n % 64 of word n / 64 of `hot` is set.
     ///
     /// # Errors
     /// [`ImageError::Pool`].

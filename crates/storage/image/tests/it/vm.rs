@@ -145,6 +145,11 @@ fn a_snapshot_of_changes_is_whole_with_its_base() {
     let made = bed.import_on(base.cid, &changes).unwrap();
     // 702 pages, without three that became zeros, with two that were.
     assert_eq!(made.stored_bytes, (702 - 3 + 2) * PAGE_BYTES);
+    // Without four that have other content, too.
+    let alike = (702 - 3 - 4) * PAGE_BYTES;
+    assert_eq!((base.base_bytes, made.base_bytes), (0, alike));
+    let [one, other] = [base.cid, made.cid].map(|cid| Snapshot::read(&bed.pool, cid).unwrap());
+    assert_eq!((one.same_bytes([&other]), other.same_bytes([&one, &one])), (alike, alike));
     bed.pool.remove(base.cid).unwrap();
     let (_, memory) = bed.export(made.cid).unwrap();
     assert!(same(&merged, &memory));
@@ -159,6 +164,53 @@ fn a_snapshot_of_changes_is_whole_with_its_base() {
         refused.contains("on top of its base: it has 6549504 bytes and the base's"),
         "{refused}"
     );
+}
+
+/// Pages are the same at one offset, wherever they lie in the images and however large the memories are.
+#[test]
+fn what_snapshots_have_alike_is_counted_once() {
+    let bed = Bed::new(48);
+    let read = |pages, stored: &[u64]| {
+        let made = bed.import(&bed.files(pages, stored.iter().copied())).unwrap();
+        Snapshot::read(&bed.pool, made.cid).unwrap()
+    };
+    let whole: Vec<u64> = (0..1100).collect();
+    let one = read(1100, &whole);
+    let [few, small, none] = [read(3000, &[7, 8, 600, 2000]), read(8, &[6, 7]), read(900, &[])];
+    let alike =
+        |one: &Snapshot, others: &[&Snapshot]| one.same_bytes(others.iter().copied()) / PAGE_BYTES;
+    assert_eq!((alike(&one, &[]), alike(&one, &[&none]), alike(&none, &[&one])), (0, 0, 0));
+    assert_eq!((alike(&one, &[&few]), alike(&few, &[&one])), (3, 3));
+    assert_eq!((alike(&one, &[&small]), alike(&small, &[&one])), (2, 2));
+    assert_eq!(alike(&one, &[&few, &small, &few]), 4);
+    let file = bed.pool.find(one.id.cid).unwrap();
+    let packed = vm::repack(&bed.pool, None, (&one, &file), &[600, 3], &mut |_, _, _| ()).unwrap();
+    let packed = Snapshot::read(&bed.pool, packed.cid).unwrap();
+    assert_eq!((alike(&packed, &[&one]), alike(&packed, &[&few])), (1100, 3));
+}
+
+/// Each part of an import goes from its start to its end, also of a memory that ends in a hole.
+#[test]
+fn an_import_shows_how_far_it_is() {
+    let bed = Bed::new(32);
+    let (state, memory) = bed.files(4000, (3..1500).chain([2900]));
+    let mut shown: Vec<(&str, u64, u64)> = Vec::new();
+    let progress = &mut |doing, done, all| shown.push((doing, done, all));
+    let made = vm::import(&bed.pool, None, &state, &memory, None, progress).unwrap();
+    let ends = [("reading", made.raw_bytes), ("importing", made.stored_bytes)];
+    for (doing, bytes) in ends {
+        let part: Vec<_> = shown.iter().filter(|step| step.0 == doing).collect();
+        assert!(part.len() > 2 && part.is_sorted() && part.iter().all(|step| step.2 == bytes));
+        assert_eq!(part.last().map(|step| step.1), Some(bytes), "{doing}");
+    }
+    assert!(shown.is_sorted_by_key(|step| step.0 == "importing"), "{shown:?}");
+    let file = bed.pool.find(made.cid).unwrap();
+    let snapshot = Snapshot::read_from(&file).unwrap();
+    shown.clear();
+    let progress = &mut |doing, done, all| shown.push((doing, done, all));
+    vm::repack(&bed.pool, None, (&snapshot, &file), &[5], progress).unwrap();
+    assert!(shown.is_sorted());
+    assert_eq!(shown.last(), Some(&("repacking", made.stored_bytes, made.stored_bytes)));
 }
 
 #[test]

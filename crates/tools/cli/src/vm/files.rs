@@ -11,6 +11,7 @@ use farfork_image::vm::{self, Imported, Monitor, Snapshot};
 use farfork_node::{ServedImage, with_far_side};
 use farfork_pool::{ImageFile, Pool};
 use farfork_sys::words;
+use farfork_types::Cid;
 use serde::Serialize;
 
 use super::record;
@@ -18,7 +19,7 @@ use crate::output::print_json;
 use crate::pool::PoolArg;
 use crate::progress::Progress;
 use crate::unfinished::UnfinishedFile;
-use crate::{checkpoint, named, size};
+use crate::{named, size};
 
 #[derive(Serialize)]
 struct Made<'a> {
@@ -28,6 +29,7 @@ struct Made<'a> {
     monitor: &'a Monitor,
     raw_bytes: u64,
     zero_bytes: u64,
+    base_bytes: u64,
     pool_bytes: u64,
 }
 
@@ -67,9 +69,28 @@ pub(super) fn import(args: &Import) -> Result<(), Box<dyn Error>> {
     let made = vm::import(pool, Some(name.user()), snapshot, memfile, base, progress)?;
     drop(shown);
     // Once more: reading a large memory takes a while.
-    demand_free(pool, name).inspect_err(|_| drop(named::remove(pool, made.cid)))?;
-    checkpoint::publish(pool, name, made.cid)?;
+    publish(pool, name, made.cid, || demand_free(pool, name))?;
     report(name, &made, *json)
+}
+
+/// Gives a new image its name if `may_have_it` permits that while no other process changes names, and removes the image
+/// that had it. If that fails, the new image is removed.
+fn publish(
+    pool: &Pool,
+    name: &ImageName,
+    cid: Cid,
+    may_have_it: impl FnOnce() -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let set = || -> Result<Option<Cid>, Box<dyn Error>> {
+        let names = pool.lock_names()?;
+        may_have_it()?;
+        Ok(names.set(name.parts(), cid)?)
+    };
+    let old = set().inspect_err(|_| drop(named::remove(pool, cid)))?;
+    if let Some(old) = old.filter(|old| *old != cid) {
+        named::remove(pool, old)?;
+    }
+    Ok(())
 }
 
 /// The image, with the other node's file of it if parts lie there.
@@ -114,10 +135,22 @@ pub(super) fn repack(pool: &Pool, name: &ImageName) -> Result<(), Box<dyn Error>
     let progress = &mut |doing, done, all| shown.bytes_of(doing, done, all);
     let made = vm::repack(pool, Some(name.user()), (&source, &file), &hot, progress)?;
     drop(shown);
-    record::add(pool, made.cid, &hot)?;
-    checkpoint::publish(pool, name, made.cid)?;
+    let old = file.id.cid;
+    record::add(pool, made.cid, &hot).inspect_err(|_| drop(named::remove(pool, made.cid)))?;
+    publish(pool, name, made.cid, || demand_still(pool, name, old))?;
     println!("{}", made.cid);
     Ok(())
+}
+
+/// Refuses a name that means another image than before: a repacked image must not take the place of a newer one.
+fn demand_still(pool: &Pool, name: &ImageName, cid: Cid) -> Result<(), Box<dyn Error>> {
+    match Catalog::of(pool).get(name)? {
+        Some(now) if now == cid => Ok(()),
+        _ => Err(format!(
+            "cannot repack {name}: another command has changed what the name means; run farfork vm repack again"
+        )
+        .into()),
+    }
 }
 
 /// Refuses a name that means an image of processes: an import must not remove that.
@@ -150,13 +183,18 @@ fn report(name: &ImageName, made: &Imported, json: bool) -> Result<(), Box<dyn E
             monitor: &made.monitor,
             raw_bytes: made.raw_bytes,
             zero_bytes,
+            base_bytes: made.base_bytes,
             pool_bytes: made.pool_bytes,
         })?;
         return Ok(());
     }
     println!("{}", made.cid);
+    let of_base = match made.base_bytes {
+        0 => String::new(),
+        bytes => format!(" and {} are the base's", size::show(bytes)),
+    };
     eprintln!(
-        "{name}: memory of {}, of which {} are zeros; {} of the pool",
+        "{name}: memory of {}, of which {} are zeros{of_base}; {} of the pool",
         size::show(made.raw_bytes),
         size::show(zero_bytes),
         size::show(made.pool_bytes)

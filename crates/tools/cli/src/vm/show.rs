@@ -4,7 +4,8 @@ use std::error::Error;
 
 use farfork_image::catalog::Catalog;
 use farfork_image::vm::{Footprint, Monitor, Snapshot};
-use farfork_pool::{ImageFile, Pool};
+use farfork_pool::{ImageFile, Pool, PoolError};
+use farfork_types::Cid;
 use serde::Serialize;
 
 use crate::output::print_json;
@@ -22,6 +23,8 @@ pub(crate) struct Description {
     state_bytes: u64,
     #[serde(flatten)]
     footprint: Footprint,
+    /// Stored pages that other snapshots of the pool store as well, each in a copy of its own.
+    same_bytes: u64,
 }
 
 impl Description {
@@ -37,6 +40,7 @@ impl Description {
             monitor: snapshot.monitor(),
             state_bytes: snapshot.state.len() as u64,
             footprint: snapshot.footprint(file, &pool.access(file.id.cid)?.accessed)?,
+            same_bytes: snapshot.same_bytes(others(pool, file.id.cid)?),
         })
     }
 
@@ -59,6 +63,8 @@ impl Description {
         println!("memory     {}: {} zeros", size::show(raw_bytes), size::show(zero_bytes));
         println!("stored     {} hot, {} cold", size::show(hot_bytes), size::show(cold_bytes));
         println!("shared     {} with other snapshots", size::show(shared_bytes));
+        let same = size::show(self.same_bytes);
+        println!("same       {same} as in other snapshots, which have copies of their own");
         println!(
             "takes      {} of the pool, {} far",
             size::show(pool_bytes),
@@ -66,6 +72,12 @@ impl Description {
         );
         Ok(())
     }
+}
+
+/// The other snapshots of the pool. What is removed meanwhile, or damaged, is left out: the pool check reports that.
+fn others(pool: &Pool, cid: Cid) -> Result<impl Iterator<Item = Snapshot>, PoolError> {
+    let others = pool.images()?.into_iter().filter(move |other| *other != cid);
+    Ok(others.filter_map(|other| Snapshot::read(pool, other).ok()))
 }
 
 /// Runs the subcommand.

@@ -2,5 +2,7 @@
 
 mod bed;
 mod files;
+mod full;
 mod map;
+mod names;
 mod serve;

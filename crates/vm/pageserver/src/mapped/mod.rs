@@ -49,7 +49,7 @@ pub fn hold_mapped(
     farfork_mount::hold(at, WHAT, command, &mut |child| {
         // A server runs now.
         if let Some(known) = known.take() {
-            advance = Some(Advance::begin(at, hot::ranges(known)));
+            advance = Some(Advance::begin(at, hot::ranges(&known)));
         }
         wait(child, stops, advance.as_ref())
     })
