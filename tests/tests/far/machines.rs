@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use farfork_tests::driver::Tests;
-use farfork_tests::nodes::{AWAY, HOME, SOON, demand, json, missing};
+use farfork_tests::nodes::{AWAY, HOME, SOON, demand, json, missing, refused};
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
@@ -187,9 +187,39 @@ fn without_the_other_node(machines: &mut Machines, mut serve: Subject) -> Outcom
         serve.hear(Duration::from_millis(20));
         Ok(serve.transcript().contains("could not be read"))
     })?;
+    commands_without_it(machines)?;
     machines.bed.serve()?;
     // For a second after a failure reads fail at once.
     std::thread::sleep(Duration::from_millis(1100));
     machines.passes(ALL)?;
     Ok(())
+}
+
+/// What needs a cold page fails, and leaves no image and no file.
+fn commands_without_it(machines: &Machines) -> Outcome {
+    let changes = File::create(machines.directory.join("changes"));
+    let failed = |error| Trouble::during("writing a snapshot of changes", error);
+    changes.and_then(|file| file.set_len(PAGES * 4096)).map_err(failed)?;
+    let [state, changes, other, memory] =
+        ["state", "changes", "state-3", "memory-3"].map(|name| machines.path(name));
+    let pool = machines.near.display().to_string();
+    let images = || farfork::images(&machines.near);
+    let before = images()?;
+    let commands: [&[&str]; 3] = [
+        &["vm", "import", "--name", "far/changed", "--base", IMAGE, &state, &changes],
+        &["vm", "export", IMAGE, &other, &memory],
+        &["vm", "repack", IMAGE],
+    ];
+    for words in commands {
+        let mut command = machines.bed.on(AWAY, &words[..2])?;
+        command.args(["--pool", &pool]).args(&words[2..]);
+        let (status, why) = refused(command)?;
+        let is_clear = status == 1 && why.contains("cannot") && why.contains("far");
+        demand(is_clear, "an error that names the other node", &(words, status, why))?;
+    }
+    demand(images()? == before, "the images from before", &images()?)?;
+    let files = fs::read_dir(&machines.directory).map_err(failed)?.flatten();
+    let left: Vec<_> =
+        files.filter(|file| file.file_name().to_string_lossy().contains("-3")).collect();
+    demand(left.is_empty(), "no unfinished file", &left)
 }
