@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use farfork_node::NodeError;
 use farfork_node::client::{Client, StartedClone};
 use farfork_scheduler::ImageSpec;
-use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, RestoreCall};
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, InheritedFd, RestoreCall};
 use farfork_types::{Cid, LocalShare, Tiering};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
@@ -20,7 +20,8 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::requests::{RequestClass, RequestError, connect};
 use super::shared::{Ghost, Promoting, Reservation, until_counted};
-use super::{Inner, ghosts};
+use super::{Inner, blocking, ghosts, regions};
+use crate::api::region;
 use crate::scheduler::nodes::{AppliedShare, NodesError, Output, Start, StartTimes, Started};
 
 /// The pipes of a clone's output.
@@ -48,6 +49,8 @@ impl Inner {
         let node = start.node.clone();
         let failed = |reason: String| NodesError::Start { node: node.clone(), reason };
         let (name, cid) = self.image_of(&start).await?;
+        let region = self.region_of(&start).await?;
+        let region_bytes = region.as_ref().map(|(_, bytes)| *bytes);
         let pipes = OutputPipes::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let [out, err] = pipes.readers.map(receiver);
         let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
@@ -66,6 +69,8 @@ impl Inner {
             name,
             cid,
             output: pipes.writers,
+            region: region.map(|(file, _)| file),
+            has_place: start.image.is_none(),
         };
         let started = self.request(&node, move || call.run(waiting)).await;
         let Restored { clone, container, share } =
@@ -104,7 +109,18 @@ impl Inner {
         let ledger = Arc::clone(&self.ledger);
         let paused = Arc::new(move || ledger.paused(id));
         let ended = Box::pin(end_of(clone, reservation));
-        Ok(Started { id, took, was_attached, tiering, share, paused, connect, output, ended })
+        Ok(Started {
+            id,
+            took,
+            was_attached,
+            tiering,
+            share,
+            paused,
+            region_bytes,
+            connect,
+            output,
+            ended,
+        })
     }
 
     /// Has a share of a running clone near, in the background: calls do not wait for it.
@@ -179,6 +195,15 @@ impl Inner {
         }
     }
 
+    /// The file of the region that an instance gets, and its bytes.
+    async fn region_of(&self, start: &Start) -> Result<Option<(OwnedFd, u64)>, NodesError> {
+        let Some(grant) = start.region.clone() else { return Ok(None) };
+        let pool = self.images.pool();
+        let opened = blocking(move || regions::open(&pool, &grant)).await;
+        let over = || NodesError::Images { reason: "the platform is shutting down".to_owned() };
+        opened.ok_or_else(over)?.map(Some)
+    }
+
     /// The image that an instance is a clone of.
     async fn image_of(&self, start: &Start) -> Result<(String, Cid), NodesError> {
         // The base image serves all kinds: its server executes another program where necessary.
@@ -209,6 +234,10 @@ struct Restore {
     name: String,
     cid: Cid,
     output: [OwnedFd; 2],
+    /// The region of its function.
+    region: Option<OwnedFd>,
+    /// Whether the image has a place for a region, whatever the function.
+    has_place: bool,
 }
 
 /// A clone that was started.
@@ -260,6 +289,12 @@ impl Restore {
     ) -> Result<StartedClone, NodeError> {
         let nothing = File::open("/dev/null").map_err(NodeError::Connection)?;
         let [out, err] = &self.output;
+        let mut fds = vec![nothing.as_fd(), out.as_fd(), err.as_fd()];
+        let mut inherit = Vec::new();
+        if self.has_place || self.region.is_some() {
+            inherit.push(InheritedFd { process: None, fd: region::DESCRIPTOR });
+            fds.push(self.region.as_ref().map_or(nothing.as_fd(), AsFd::as_fd));
+        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let call = RestoreCall {
             pool: self.pool.clone(),
@@ -267,7 +302,7 @@ impl Restore {
             name: self.name.clone(),
             detach: false,
             same_pid: false,
-            inherit: Vec::new(),
+            inherit,
             requested_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ghost: Some(ghost),
             tiering: self.tiering,
@@ -276,7 +311,7 @@ impl Restore {
             timeout_s: DEFAULT_TIMEOUT_S,
         };
         let agent = connect(&self.node, RequestClass::Start)?;
-        agent.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
+        agent.restore(call, &fds)
     }
 }
 
