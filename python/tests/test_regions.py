@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,35 @@ def main(args):
                       if os.path.exists("/proc/self/fd/" + fd)]}
 """
 
+# Opens its region in each call, so that it can be checkpointed.
+PROGRAM = r"""#!@PYTHON@
+import http.server, json, os, sys
+sys.path[:0] = @PATH@
+os.environ["FARFORK_LIBRARY"] = @LIBRARY@
+from farfork import objects
+
+class Calls(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = {}
+        if self.path == "/run":
+            region = objects.attach()
+            box = region.mailbox("program", 4)
+            box.send(body["value"]["word"].encode(), 0)
+            answer = {"word": box.receive(0).decode(), "path": region.path}
+            region.close()
+        content = json.dumps(answer).encode()
+        self.send_response(404 if self.path == "/prepare" else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *words):
+        pass
+
+http.server.HTTPServer(("127.0.0.1", 8080), Calls).serve_forever()
+"""
+
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
@@ -110,10 +140,12 @@ def region(farfork: Farfork, *arguments: str) -> str:
     return farfork.do("region", *arguments, "--pool", farfork.environment["FARFORK_POOL"])
 
 
-def deploy(platform: Platform, name: str, code: str, of: str = "points") -> None:
+def deploy(
+    platform: Platform, name: str, code: str, of: str = "points", kind: str = "python:default"
+) -> None:
     """Deploy a function with a region."""
     body = {
-        "exec": {"kind": "python:default", "code": code},
+        "exec": {"kind": kind, "code": code},
         "annotations": [{"key": "region", "value": of}],
     }
     answer = platform.ask("PUT", f"actions/{name}?overwrite=true", body)
@@ -147,6 +179,22 @@ def test_a_structure_goes_from_one_function_to_another(platform: Platform) -> No
         assert result(got) == {"numbers": numbers, "words": f"hello {10 * turn}"}
     assert kinds == {"cold", "warm", "clone"}, platform.log()
     assert objects_owned(platform) == 0
+
+
+def test_a_program_of_another_kind_has_its_region_in_clones_too(platform: Platform) -> None:
+    library = platform.farfork.environment["FARFORK_LIBRARY"]
+    package = str(Path(objects.__file__).parents[1])
+    code = PROGRAM.replace("@PYTHON@", os.path.realpath(sys.executable))
+    code = code.replace("@PATH@", repr([package])).replace("@LIBRARY@", repr(library))
+    deploy(platform, "program", code, kind="blackbox")
+    kinds = set()
+    for turn in range(CALLS + 3):
+        if turn == CALLS + 2:
+            end_instances(platform)
+        made = again(platform, "program", word=str(turn))
+        kinds.add(start_kind(made))
+        assert result(made) == {"word": str(turn), "path": "/proc/self/fd/3"}
+    assert kinds == {"cold", "warm", "clone"}, platform.log()
 
 
 def end_instances(platform: Platform) -> None:
