@@ -82,28 +82,14 @@ impl Inner {
         reservation.started(pid);
         let share = Arc::new(share.map_or_else(OnceLock::new, OnceLock::from));
         if let Some(wanted) = start.local_share.filter(|_| was_attached) {
-            let applied = Arc::clone(&share);
-            match self.ledger.promote_to(reservation.id, wanted) {
-                Some(room) => {
-                    drop(tokio::spawn(Arc::clone(&self).set_share(room, wanted, applied)))
-                }
-                None => {
-                    tracing::warn!(node, pid, %wanted, "no room for a clone's share of near memory")
-                }
-            }
+            self.share_later((reservation.id, pid, &node), wanted, &share);
         }
         let connect = self.connector.to(pid);
         let connect = connect.map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
         let took = StartTimes { whole: begun.elapsed(), container, restore };
         if start.image.is_some() {
-            if let Some((mut locked, node)) = self.ledger.lock_for(&node) {
-                let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
-                locked.ledger.record_start(node, &wanted.name, us, was_attached);
-            }
-            // In a task, so that the waiting call is not delayed.
-            let (inner, node) = (Arc::clone(&self), node.clone());
-            tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
+            self.record_start(&node, wanted, restore, was_attached);
         }
         let id = reservation.id;
         let ledger = Arc::clone(&self.ledger);
@@ -121,6 +107,40 @@ impl Inner {
             output,
             ended,
         })
+    }
+
+    /// Has a share of a clone near that has started without, if its node has room.
+    fn share_later(
+        self: &Arc<Inner>,
+        (id, pid, node): (u64, i32, &str),
+        wanted: LocalShare,
+        share: &AppliedShare,
+    ) {
+        match self.ledger.promote_to(id, wanted) {
+            Some(room) => {
+                drop(tokio::spawn(Arc::clone(self).set_share(room, wanted, Arc::clone(share))))
+            }
+            None => {
+                tracing::warn!(node, pid, %wanted, "no room for a clone's share of near memory")
+            }
+        }
+    }
+
+    /// Records how long the start of a clone took, and has others made in the place of its ghost.
+    fn record_start(
+        self: &Arc<Inner>,
+        node: &str,
+        wanted: ImageSpec,
+        restore: Duration,
+        was_attached: bool,
+    ) {
+        if let Some((mut locked, node)) = self.ledger.lock_for(node) {
+            let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
+            locked.ledger.record_start(node, &wanted.name, us, was_attached);
+        }
+        // In a task, so that the waiting call is not delayed.
+        let (inner, node) = (Arc::clone(self), node.to_owned());
+        tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
     }
 
     /// Has a share of a running clone near, in the background: calls do not wait for it.
