@@ -16,5 +16,8 @@ class ProgramHook(BuildHookInterface[Any]):
         """Change what is built; called by hatchling."""
         if program := os.environ.get("FARFORK_WHEEL_PROGRAM"):
             build_data["shared_scripts"][program] = "farfork"
+            if library := os.environ.get("FARFORK_WHEEL_LIBRARY"):
+                # Where farfork.objects looks for it.
+                build_data["force_include"][library] = "farfork/libfarfork.so"
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{os.environ['FARFORK_WHEEL_PLATFORM']}"

@@ -33,6 +33,11 @@ echo "=== the wheel, in a virtual environment"
 cd "$place"
 venv/bin/python -c 'import farfork, snapshot_restore_py' || fail "the package cannot be imported"
 export FARFORK_RUN=$place/run FARFORK_POOL=$place/pool
+venv/bin/farfork region create region --size 1M
+venv/bin/python -c 'from farfork import objects
+box = objects.attach("region").mailbox("box")
+box.send(b"x")
+assert box.receive() == b"x"' || fail "the package has no working libfarfork.so"
 venv/bin/farfork pool create "$FARFORK_POOL" --size 512M
 mkdir -m 711 state
 venv/bin/farfork serve --state state --listen 127.0.0.1:0 --nodes 1 --node-memory 1G >said 2>log </dev/null &

@@ -5,8 +5,9 @@ r"""Serves one OpenWhisk action over HTTP: `python -m farfork.runtime.action [--
     POST /prepare                                                          farfork's own: see below
     POST /launch  {"confinement", "program", "arguments", ...}             farfork's own: see below
 
-`/init` has two optional extensions: `confinement`, which the process enters before it loads
+`/init` has optional extensions: `confinement`, which the process enters before it loads
 anything (see farfork.runtime.confinement), and `folder`, with the unpacked files of an archive.
+Both `/init` and `/launch` may name descriptors to `close` before that.
 
 `/launch` comes instead of `/init`: the process enters its confinement and executes another
 program (see farfork.runtime.launch), which serves an action of another kind.
@@ -115,6 +116,7 @@ class Action:
     def _init(self, body: Message) -> Answer:
         self._require_new()
         value = _object(body, "value")
+        _close(body.get("close"))
         try:
             if confinement := _object(body, "confinement"):
                 enter(confinement)
@@ -139,6 +141,7 @@ class Action:
     def _launch(self, body: Message) -> Answer:
         self._require_new()
         assert self._connection is not None, "a request has a connection"
+        _close(body.get("close"))
         try:
             if confinement := _object(body, "confinement"):
                 enter(confinement)
@@ -267,6 +270,13 @@ def _result(answer: Message) -> Answer:
     except (TypeError, ValueError, RecursionError) as error:
         return HTTPStatus.BAD_GATEWAY, {"error": f"The action's result is not JSON: {error}"}
     return HTTPStatus.OK, answer["result"]
+
+
+def _close(descriptors: Any) -> None:
+    """Close what the operator's server had open for others."""
+    for descriptor in descriptors or []:
+        with suppress(OSError):
+            os.close(int(descriptor))
 
 
 def _object(message: Message, key: str) -> Message:

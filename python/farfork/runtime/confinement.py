@@ -40,13 +40,15 @@ class _Program(ctypes.Structure):
 def enter(document: Message) -> None:
     """Switch to `user` and `group`, without privileges, and allow only the calls of `filter`.
 
-    `open_files` limits descriptors, `processes` processes and threads of the user;
-    `filter` is a seccomp program in base64.
+    `open_files` limits descriptors, `processes` processes and threads of the user, `file_bytes`
+    the length to which a file can grow, if given; `filter` is a seccomp program in base64.
     """
     try:
         user, group = int(document["user"]), int(document["group"])
         program = base64.b64decode(document["filter"], validate=True)
         _limit(int(document["open_files"]), int(document["processes"]))
+        if (file_bytes := document.get("file_bytes")) is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_bytes), int(file_bytes)))
         _drop_bounds()
         os.setgroups([])
         os.setresgid(group, group, group)

@@ -104,7 +104,7 @@ pub fn collect_observed(
     if refusals.is_empty() {
         refuse_misplaced(tree, &members, refusals);
     }
-    let collected = descriptors::collect(&open, &objects, refusals)?;
+    let collected = descriptors::collect(&open, &objects, options.supplied, refusals)?;
     for ((index, _), own) in tree.living().zip(collected.own) {
         members[index].descriptors = own.descriptors;
         members[index].locks = own.locks;

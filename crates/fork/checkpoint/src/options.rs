@@ -29,4 +29,7 @@ pub struct CheckpointOptions {
     /// Whether the caller declares that no Linux AIO request is in progress, which the kernel does
     /// not show. A clone never gets the result of one that was.
     pub aio_is_idle: bool,
+    /// A descriptor of the first process that the caller of restore supplies, whatever it is: each clone
+    /// gets one of its own.
+    pub supplied: Option<u32>,
 }

@@ -324,6 +324,21 @@ pub enum PoolError {
         /// The name.
         name: String,
     },
+    /// A region belongs to other processes than those that are to use it.
+    #[error(
+        "cannot use region {region}: it belongs to user id {has}; run `chown {own} {path}` if no process of \
+         that user needs it any more",
+        own = rustix::process::geteuid().as_raw(),
+        path = path.display()
+    )]
+    RegionOfOther {
+        /// The user and the name.
+        region: String,
+        /// Its file.
+        path: PathBuf,
+        /// Its owner.
+        has: u32,
+    },
     /// Something that farfork did not make is in the place of one of the pool's files.
     #[error(
         "cannot use {path}: it is {found}, where the pool keeps {expected}; farfork did not make it: move it \

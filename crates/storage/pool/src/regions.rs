@@ -5,6 +5,8 @@
 //! ```
 //! The pool knows its name and its bytes. What is in it is for the programs that use it, and is never trusted.
 
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::PathBuf;
 
 use rustix::fs::{FileType, OFlags};
@@ -43,6 +45,37 @@ impl Pool {
         self.check_user(name)
             .map_err(|_| PoolError::BadRegionName { name: name.to_owned() })
             .map(|()| format!("{}/{name}", directory(user)))
+    }
+
+    /// Opens a user's region for processes of user id `owner`, which it belongs to from then on. They open it
+    /// once more through the descriptor that they are given: its path leads through directories of the pool's
+    /// owner. `None` if the user has no such region.
+    ///
+    /// # Errors
+    /// [`PoolError::RegionOfOther`], [`PoolError::BadUser`], [`PoolError::BadRegionName`], [`PoolError::Io`].
+    pub fn grant_region(
+        &self,
+        user: &str,
+        name: &str,
+        owner: u32,
+    ) -> Result<Option<File>, PoolError> {
+        let place = self.region(user, name)?;
+        let failed = || self.directory.failed("open the region", &place);
+        let opened = self.directory.open_file(&place, OFlags::RDWR).map_err(failed())?;
+        let Some(file) = opened else { return Ok(None) };
+        let has = file.metadata().map_err(failed())?.uid();
+        if has != owner {
+            if has != rustix::process::geteuid().as_raw() {
+                let region = format!("{user}/{name}");
+                return Err(PoolError::RegionOfOther {
+                    region,
+                    path: self.path().join(place),
+                    has,
+                });
+            }
+            fchown(&file, Some(owner), None).map_err(failed())?;
+        }
+        Ok(Some(file))
     }
 
     /// The regions of a user, in order of their names.

@@ -45,6 +45,10 @@ pub(crate) struct Args {
     /// its completion.
     #[arg(long)]
     aio_idle: bool,
+    /// Make descriptor N external, whatever it is: the caller of farfork restore supplies each clone with
+    /// one of its own (--inherit-fd N=PATH).
+    #[arg(long, value_name = "N")]
+    external_fd: Option<u32>,
     /// Declare these addresses of the process hot, as farfork hot set does.
     #[arg(long = "hot", value_name = "START-END", num_args = 1..)]
     hot: Vec<AddressRange>,
@@ -69,7 +73,7 @@ impl Args {
             (true, false) => Disposition::Kill,
             (true, true) => Disposition::HandOver,
         };
-        CheckpointOptions { disposition, aio_is_idle: self.aio_idle }
+        CheckpointOptions { disposition, aio_is_idle: self.aio_idle, supplied: self.external_fd }
     }
 }
 

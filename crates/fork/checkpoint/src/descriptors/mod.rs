@@ -109,10 +109,11 @@ pub fn read(
 }
 
 /// Collects what the descriptors of a tree refer to; some may be of shared `objects`. What cannot be
-/// carried goes to `refusals` and is left out.
+/// carried goes to `refusals` and is left out. The root's descriptor `supplied` becomes external.
 pub fn collect(
     tree: &TreeDescriptors,
     objects: &Objects,
+    supplied: Option<u32>,
     refusals: &mut Refusals,
 ) -> Result<Collected, DescriptorError> {
     let pids = &tree.context().pids;
@@ -120,8 +121,13 @@ pub fn collect(
     let mut collected = Collected::default();
     collected.own.resize_with(pids.len(), ProcessDescriptors::default);
     collected.terminals.resize_with(tree.context().terminals(), Terminal::default);
+    let is_supplied = |entry: &&Entry| entry.is_supplied(supplied);
+    if let Some(fd) = supplied.filter(|_| !tree.groups().flatten().any(|one| is_supplied(&one))) {
+        refusals.add(format!("descriptor {fd}"), causes::descriptors::NOT_OPEN);
+    }
     for group in tree.groups() {
-        match collected.take(&group, &leaders, tree, objects) {
+        let outside = group.iter().find(|entry| is_supplied(entry));
+        match collected.take(&group, outside.copied(), (&leaders, tree, objects)) {
             Ok(file) => collected.add(file, &group, tree),
             Err(CaptureError::Refused(Refused { detail, cause })) => {
                 refusals.about(group[0].pid);
@@ -157,13 +163,15 @@ impl Collected {
     fn take(
         &mut self,
         group: &[&Entry],
-        leaders: &[&Entry],
-        tree: &TreeDescriptors,
-        objects: &Objects,
+        outside: Option<&Entry>,
+        (leaders, tree, objects): (&[&Entry], &TreeDescriptors, &Objects),
     ) -> CaptureResult {
         let entry = group[0];
         let subject = tree.subject(entry);
-        let mut file = capture(group, subject, objects)?;
+        let mut file = match outside {
+            Some(outside) => external::of(format!("{}, supplied to each clone", outside.link)),
+            None => capture(group, subject, objects)?,
+        };
         in_flight::check(entry, &file)?;
         if let OpenFile::Unnamed { file: index, .. } = &mut file {
             *index = self.unnamed(*index, entry, subject)?;

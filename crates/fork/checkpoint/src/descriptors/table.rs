@@ -161,6 +161,11 @@ impl Entry {
         self.link.strip_suffix(DELETED).unwrap_or(&self.link)
     }
 
+    /// Whether it is the root's number `supplied`.
+    pub fn is_supplied(&self, supplied: Option<u32>) -> bool {
+        self.is_roots && self.held.is_none() && supplied == Some(self.fd)
+    }
+
     /// Whether it is one of the three that a caller of restore supplies by default. Those of a
     /// descendant are its parent's, or inside.
     pub fn is_standard(&self) -> bool {

@@ -8,7 +8,7 @@ use farfork_image::model::{Member, Model, OpenFile};
 
 use crate::clone::Clone;
 use crate::subject::Subject;
-use crate::{Collected, carried, file};
+use crate::{Collected, carried, file, look_supplying};
 
 fn null() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()
@@ -107,6 +107,34 @@ import shutil; shutil.rmtree(dir)
         if stamp.size == 10));
     assert!(matches!(file(&parent, 4), OpenFile::Path { flags, stamp: None, .. }
         if flags & libc::O_APPEND as u32 != 0));
+}
+
+/// A file that could be carried, with its duplicate, becomes the caller's of restore.
+#[test]
+fn a_descriptor_can_be_left_to_the_caller() {
+    let script = "
+a = os.open('/proc/version', os.O_RDONLY); os.dup2(a, 9); os.open('/proc/version', os.O_RDONLY)
+stop()
+";
+    let subject = Subject::start(script);
+    let (parent, refused) = look_supplying(subject.pid(), Some(3));
+    assert_eq!(refused, []);
+    let files = [3, 9, 4].map(|fd| file(&parent, fd));
+    assert!(
+        matches!(files[0], OpenFile::External { description } if description.contains("/proc/version"))
+    );
+    assert_eq!(files[0], files[1]);
+    assert!(matches!(files[2], OpenFile::Path { .. }), "it was opened apart");
+    let clone = Clone::make(&model(&parent), null);
+    let seen = carried(clone.pid());
+    let path = |fd| match file(&seen, fd) {
+        OpenFile::Path { path, .. } => path.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((path(3), path(9)), ("/dev/null".into(), "/dev/null".into()));
+    let (_, refused) = look_supplying(subject.pid(), Some(5));
+    let words: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    assert!(words.len() == 1 && words[0].contains("descriptor 5"), "{words:?}");
 }
 
 #[test]

@@ -24,12 +24,17 @@ struct Collected {
 
 /// What `pid` has, and what of it is refused.
 fn look(pid: i32) -> (Collected, Vec<Refusal>) {
+    look_supplying(pid, None)
+}
+
+/// The same, where the caller of restore is to supply number `supplied`.
+fn look_supplying(pid: i32, supplied: Option<u32>) -> (Collected, Vec<Refusal>) {
     let mut refusals = Refusals::new(pid);
     let mut objects = Objects::default();
     objects.add_process(pid, &[], None, &mut refusals).expect("its memfds can be opened");
     let ids = Ids { processes: vec![(pid, pid as u32)], groups: Vec::new() };
     let tree = read(&[pid], &ids, Connections::End, &mut refusals);
-    let found = tree.and_then(|tree| collect(&tree, &objects, &mut refusals));
+    let found = tree.and_then(|tree| collect(&tree, &objects, supplied, &mut refusals));
     let mut found = found.expect("a stopped child can be looked at");
     let ProcessDescriptors { descriptors, locks, notices } = found.own.remove(0);
     let (files, unnamed, terminals) = (found.files, found.unnamed, found.terminals);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    ApiError, Code, Exec, ExecPut, Limits, LimitsPut, Name, Parameters, Runtimes, Version,
+    ApiError, Code, Exec, ExecPut, Limits, LimitsPut, Name, Parameters, Runtimes, Version, region,
 };
 
 /// An action, without its code.
@@ -74,6 +74,7 @@ impl ActionPut {
         let mut annotations = kept(self.annotations, |action| &action.annotations);
         annotations.set("exec", exec.kind.as_str());
         annotations.check("Annotations")?;
+        region::check(&annotations)?;
         let parameters = kept(self.parameters, |action| &action.parameters);
         parameters.check("Parameters")?;
         let action = Action {

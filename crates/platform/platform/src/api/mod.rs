@@ -10,6 +10,7 @@ mod exec;
 mod limits;
 mod name;
 mod parameters;
+pub mod region;
 mod text;
 mod version;
 

@@ -18,6 +18,7 @@ use farfork_types::Tiering;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{BackendError, Inner, blocking};
+use crate::api::region;
 use crate::confine;
 use crate::scheduler::nodes::{Claim, Start};
 use crate::scheduler::prepare::prepare;
@@ -37,10 +38,12 @@ print(sys.executable, sys.prefix, sys.base_prefix, *sys.path, sep="\n")
 "#;
 
 /// Variables of the operator's environment that functions get.
-const PASSED_VARIABLES: [&str; 4] = ["PATH", "PYTHONPATH", "LANG", "LC_ALL"];
+const PASSED_VARIABLES: [&str; 5] = ["PATH", "PYTHONPATH", "LANG", "LC_ALL", "FARFORK_LIBRARY"];
 
-/// Runs the action server in a network namespace of its own.
-const SERVE: &str = "umask 022 && ip link set lo up && exec \"$0\" -m farfork.runtime.action";
+/// Runs the action server in a network namespace of its own. Descriptor 3 is a place: each instance gets the region
+/// of its function there.
+const SERVE: &str =
+    "umask 022 && ip link set lo up && exec \"$0\" -m farfork.runtime.action 3</dev/null";
 
 /// A Python with the package `farfork`.
 #[derive(Clone, Debug)]
@@ -132,6 +135,7 @@ async fn starts(inner: &Arc<Inner>, python: &Python) -> Result<(), String> {
         claim,
         tiering: Tiering::Mow,
         local_share: None,
+        region: None,
     };
     let reservation = inner.ledger.reserve(node, claim);
     let reservation = reservation.ok_or("the node has no memory left for an instance of 256 MB")?;
@@ -206,6 +210,7 @@ async fn make(inner: &Arc<Inner>, python: &Python, name: &str) -> Result<(), Str
     };
     let hot = prepare(&connect).await?;
     let node = inner.settings.nodes.first().ok_or("the platform has no node to try it on")?;
-    let made = inner.images.checkpoint((pid, node), name, hot, true).await;
+    let made =
+        inner.images.checkpoint((pid, node), name, hot, (true, Some(region::DESCRIPTOR))).await;
     made.map_err(|error| error.to_string())
 }

@@ -33,6 +33,11 @@ impl Images {
         Images { pool, settings }
     }
 
+    /// The pool.
+    pub fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.pool)
+    }
+
     /// The pool's use and size.
     pub fn room(&self) -> Memory {
         self.pool.info().map_or_else(
@@ -86,14 +91,15 @@ impl Images {
         self.read_pool(move |pool| remove(pool, &name)).await
     }
 
-    /// Checkpoints a process, which goes on, or is killed with `kill`. The image is verified on `node` first, so
+    /// Checkpoints a process, which goes on, or is killed with `kill`. Its clones are supplied with descriptor
+    /// `supplied`. The image is verified on `node` first, so
     /// that no call pays for an image that no clone can start from.
     pub async fn checkpoint(
         &self,
         (pid, node): (i32, &str),
         name: &str,
         hot: Vec<AddressRange>,
-        kill: bool,
+        (kill, supplied): (bool, Option<u32>),
     ) -> Result<(), NodesError> {
         let mut command = Command::new(&self.settings.program);
         command.args(["checkpoint", "--json", "--pid", &pid.to_string(), "--name", name]);
@@ -102,18 +108,23 @@ impl Images {
         if kill {
             command.arg("--kill");
         }
+        if let Some(fd) = supplied {
+            command.args(["--external-fd", &fd.to_string()]);
+        }
         // Option and value in one argument, so that a range is never taken for an option.
         command.args(hot.iter().map(|range| format!("--hot={range}")));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = blocking(move || command.output()).await;
         match ended {
-            Some(Ok(output)) if output.status.success() => match foreign(&output.stdout) {
-                None => Ok(()),
-                Some(reason) => {
-                    self.remove(name).await?;
-                    Err(NodesError::Checkpoint { reason })
+            Some(Ok(output)) if output.status.success() => {
+                match foreign(&output.stdout, supplied) {
+                    None => Ok(()),
+                    Some(reason) => {
+                        self.remove(name).await?;
+                        Err(NodesError::Checkpoint { reason })
+                    }
                 }
-            },
+            }
             Some(ended) => Err(checkpoint_error(ended)),
             None => {
                 Err(NodesError::Checkpoint { reason: "the platform is shutting down".to_owned() })
@@ -168,13 +179,16 @@ struct External {
 }
 
 /// Why no clone of an image can be started here: it has open what the node would have to supply. Clones get
-/// standard streams from the platform.
-fn foreign(report: &[u8]) -> Option<String> {
+/// standard streams from the platform, and descriptor `supplied`.
+fn foreign(report: &[u8], supplied: Option<u32>) -> Option<String> {
     let report: Checkpointed = match serde_json::from_slice(report) {
         Ok(report) => report,
         Err(why) => return Some(format!("its report cannot be read: {why}")),
     };
-    let External { fd, what } = report.external.into_iter().find(|external| external.fd > 2)?;
+    let External { fd, what } = {
+        let is_foreign = |own: &External| own.fd > 2 && Some(own.fd) != supplied;
+        report.external.into_iter().find(is_foreign)?
+    };
     Some(format!(
         "descriptor {fd} is {what}, which a clone cannot get; close it before the function is checkpointed"
     ))
@@ -213,14 +227,14 @@ mod tests {
     fn an_image_with_foreign_descriptors_is_of_no_use() {
         let report = |fd: u32| {
             let external = format!(r#"{{"fd":{fd},"what":"the pipe /opt/p"}}"#);
-            foreign(format!(r#"{{"cid":"1","external":[{external}]}}"#).as_bytes())
+            foreign(format!(r#"{{"cid":"1","external":[{external}]}}"#).as_bytes(), Some(4))
         };
-        assert_eq!(report(2), None);
+        assert_eq!((report(2), report(4)), (None, None));
         let why = report(3).unwrap();
         assert!(
             why.starts_with("descriptor 3 is the pipe /opt/p, which a clone cannot get"),
             "{why}"
         );
-        assert!(foreign(b"{}").is_some() && foreign(b"").is_some());
+        assert!(foreign(b"{}", None).is_some() && foreign(b"", None).is_some());
     }
 }

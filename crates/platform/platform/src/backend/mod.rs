@@ -8,6 +8,7 @@
 //!  orphans      ghosts that agents have but the platform does not know
 //!  start        ghost + image ─► clone, its connections (network) and its output (pipes)
 //!  images       the pool's images by name; checkpoints run in a process of their own
+//!  regions      regions for objects that instances get
 //!  made_images  which of them this platform has made
 //!  base         the image that a function's first instance is a clone of
 //!  shared       the ledger of the nodes' instances and ghosts, and of the memory that they take
@@ -28,6 +29,7 @@ mod images;
 mod made_images;
 mod network;
 mod orphans;
+mod regions;
 mod requests;
 mod shared;
 mod start;
@@ -49,6 +51,7 @@ use farfork_sys::process_group::ProcessCount;
 use farfork_types::LocalShare;
 use farfork_types::wire::{AddressRange, CloneState, Promotion};
 
+use crate::api::region;
 use crate::scheduler::Advisor;
 use crate::scheduler::nodes::{
     BoxFuture, Claim, NodeGhosts, NodeLoad, NodeState, Nodes, NodesError, PoolImage, Start,
@@ -385,6 +388,7 @@ impl Nodes for Backend {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
+        has_region: bool,
     ) -> BoxFuture<Result<(), NodesError>> {
         let (inner, image) = (Arc::clone(&self.inner), image.to_owned());
         Box::pin(async move {
@@ -394,7 +398,8 @@ impl Nodes for Backend {
             // Recorded before it is made, so that no image is left unrecorded.
             let name = image.clone();
             inner.record_images(move |made| made.add(&name)).await;
-            inner.images.checkpoint((pid, &node), &image, hot, false).await
+            let supplied = has_region.then_some(region::DESCRIPTOR);
+            inner.images.checkpoint((pid, &node), &image, hot, (false, supplied)).await
         })
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use farfork_node::NodeError;
 use farfork_node::client::{Client, StartedClone};
 use farfork_scheduler::ImageSpec;
-use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, RestoreCall};
+use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, InheritedFd, RestoreCall};
 use farfork_types::{Cid, LocalShare, Tiering};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
@@ -20,7 +20,8 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::requests::{RequestClass, RequestError, connect};
 use super::shared::{Ghost, Promoting, Reservation, until_counted};
-use super::{Inner, ghosts};
+use super::{Inner, blocking, ghosts, regions};
+use crate::api::region;
 use crate::scheduler::near_share::NearShare;
 use crate::scheduler::nodes::{NodesError, Output, Start, StartTimes, Started};
 
@@ -49,6 +50,8 @@ impl Inner {
         let node = start.node.clone();
         let failed = |reason: String| NodesError::Start { node: node.clone(), reason };
         let (name, cid) = self.image_of(&start).await?;
+        let region = self.region_of(&start).await?;
+        let region_bytes = region.as_ref().map(|(_, bytes)| *bytes);
         let pipes = OutputPipes::new().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let [out, err] = pipes.readers.map(receiver);
         let output = || -> io::Result<[Output; 2]> { Ok([Box::new(out?), Box::new(err?)]) };
@@ -67,6 +70,8 @@ impl Inner {
             name,
             cid,
             output: pipes.writers,
+            region: region.map(|(file, _)| file),
+            has_place: start.image.is_none(),
         };
         let started = self.request(&node, move || call.run(waiting)).await;
         let Restored { clone, container, share } =
@@ -85,19 +90,41 @@ impl Inner {
         let restore = Duration::from_secs_f64(clone.running.restore_us.max(0.0) / 1e6);
         let took = StartTimes { whole: begun.elapsed(), container, restore };
         if start.image.is_some() {
-            if let Some((mut locked, node)) = self.ledger.lock_for(&node) {
-                let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
-                locked.ledger.record_start(node, &wanted.name, us, was_attached);
-            }
-            // In a task, so that the waiting call is not delayed.
-            let (inner, node) = (Arc::clone(&self), node.clone());
-            tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
+            self.record_start(&node, wanted, restore, was_attached);
         }
         let id = reservation.id;
         let ledger = Arc::clone(&self.ledger);
         let paused = Arc::new(move || ledger.paused(id));
         let ended = Box::pin(end_of(clone, reservation));
-        Ok(Started { id, took, was_attached, tiering, share, paused, connect, output, ended })
+        Ok(Started {
+            id,
+            took,
+            was_attached,
+            tiering,
+            share,
+            paused,
+            region_bytes,
+            connect,
+            output,
+            ended,
+        })
+    }
+
+    /// Records how long the start of a clone took, and has others made in the place of its ghost.
+    fn record_start(
+        self: &Arc<Inner>,
+        node: &str,
+        wanted: ImageSpec,
+        restore: Duration,
+        was_attached: bool,
+    ) {
+        if let Some((mut locked, node)) = self.ledger.lock_for(node) {
+            let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
+            locked.ledger.record_start(node, &wanted.name, us, was_attached);
+        }
+        // In a task, so that the waiting call is not delayed.
+        let (inner, node) = (Arc::clone(self), node.to_owned());
+        tokio::spawn(async move { inner.refill_attached(&node, &wanted) });
     }
 
     /// Gives a clone its first share in the background: calls do not wait for it.
@@ -185,6 +212,15 @@ impl Inner {
         }
     }
 
+    /// The file of the region that an instance gets, and its bytes.
+    async fn region_of(&self, start: &Start) -> Result<Option<(OwnedFd, u64)>, NodesError> {
+        let Some(grant) = start.region.clone() else { return Ok(None) };
+        let pool = self.images.pool();
+        let opened = blocking(move || regions::open(&pool, &grant)).await;
+        let over = || NodesError::Images { reason: "the platform is shutting down".to_owned() };
+        opened.ok_or_else(over)?.map(Some)
+    }
+
     /// The image that an instance is a clone of.
     async fn image_of(&self, start: &Start) -> Result<(String, Cid), NodesError> {
         // The base image serves all kinds: its server executes another program where necessary.
@@ -215,6 +251,10 @@ struct Restore {
     name: String,
     cid: Cid,
     output: [OwnedFd; 2],
+    /// The region of its function.
+    region: Option<OwnedFd>,
+    /// Whether the image has a place for a region, whatever the function.
+    has_place: bool,
 }
 
 /// A clone that was started.
@@ -266,6 +306,12 @@ impl Restore {
     ) -> Result<StartedClone, NodeError> {
         let nothing = File::open("/dev/null").map_err(NodeError::Connection)?;
         let [out, err] = &self.output;
+        let mut fds = vec![nothing.as_fd(), out.as_fd(), err.as_fd()];
+        let mut inherit = Vec::new();
+        if self.has_place || self.region.is_some() {
+            inherit.push(InheritedFd { process: None, fd: region::DESCRIPTOR });
+            fds.push(self.region.as_ref().map_or(nothing.as_fd(), AsFd::as_fd));
+        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let call = RestoreCall {
             pool: self.pool.clone(),
@@ -273,7 +319,7 @@ impl Restore {
             name: self.name.clone(),
             detach: false,
             same_pid: false,
-            inherit: Vec::new(),
+            inherit,
             requested_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ghost: Some(ghost),
             tiering: self.tiering,
@@ -282,7 +328,7 @@ impl Restore {
             timeout_s: DEFAULT_TIMEOUT_S,
         };
         let agent = connect(&self.node, RequestClass::Start)?;
-        agent.restore(call, &[nothing.as_fd(), out.as_fd(), err.as_fd()])
+        agent.restore(call, &fds)
     }
 }
 

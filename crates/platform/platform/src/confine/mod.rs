@@ -43,9 +43,11 @@ pub fn user(namespace_number: u32) -> u32 {
     FIRST_USER + namespace_number
 }
 
-/// The document that shows an instance how to confine itself.
-pub fn document(user: u32) -> Value {
+/// The document that shows an instance how to confine itself. One with a region of `region_bytes` makes no file
+/// larger than that: it may write to the file of the region, which then stays as large as it is.
+pub fn document(user: u32, region_bytes: Option<u64>) -> Value {
     json!({
+        "file_bytes": region_bytes,
         "user": user,
         "group": user,
         "open_files": MOST_FILES,

@@ -29,7 +29,7 @@ use super::counter::CountGuard;
 use super::image_usage::ImageSlot;
 use super::instance::Instance;
 use super::metrics::{CallPhases, FunctionCounters};
-use super::nodes::NodesError;
+use super::nodes::{NodesError, RegionGrant};
 use super::outcome::{CallTimes, QueuedCall};
 use super::running::Run;
 use super::shared::Shared;
@@ -109,6 +109,8 @@ pub struct Function {
     /// The use of its image, if there is one.
     image_slot: Option<ImageSlot>,
     code: Option<Arc<Code>>,
+    /// The region that its instances get.
+    region: Option<RegionGrant>,
     is_gone: bool,
     /// The number of waiting calls last reported.
     reported_waiting: usize,
@@ -147,6 +149,7 @@ impl Function {
             idle: BTreeMap::new(),
             image_slot: None,
             code: None,
+            region: None,
             is_gone: false,
             reported_waiting: 0,
         };

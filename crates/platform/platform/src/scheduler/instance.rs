@@ -59,6 +59,8 @@ pub struct Instance {
     paused: Paused,
     connect: Connect,
     connection: Option<Connection>,
+    /// Bytes of its region.
+    region_bytes: Option<u64>,
     logs: Logs,
     has_code: bool,
     /// Its turn, until it has loaded its code.
@@ -85,7 +87,8 @@ impl Instance {
         (slot, turn): (FleetSlot, Option<Turn>),
         on_exit: impl FnOnce() + Send + 'static,
     ) -> Instance {
-        let Started { id, took, tiering, share, paused, connect, output, ended, .. } = started;
+        let Started { id, took, tiering, share, paused, region_bytes, .. } = started;
+        let Started { connect, output, ended, .. } = started;
         let (ends, end) = watch::channel(None);
         let watcher = tokio::spawn(async move {
             let why = ended.await;
@@ -105,6 +108,7 @@ impl Instance {
             paused,
             connect,
             connection: None,
+            region_bytes,
             logs: Logs::new(output),
             has_code: kind != StartKind::Cold,
             turn,
@@ -277,12 +281,13 @@ impl Instance {
         lines: &mut Lines,
     ) -> Result<Option<Response>, CallError> {
         if let Some(server) = &code.server {
-            let document = protocol::launch(code, server);
+            let document = protocol::launch(code, server, self.region_bytes);
             if let Some(failure) = self.launch(document, deadline, lines).await? {
                 return Ok(Some(failure));
             }
         }
-        let init = self.post("/init", protocol::init(action, code), deadline, lines).await;
+        let document = protocol::init(action, code, self.region_bytes);
+        let init = self.post("/init", document, deadline, lines).await;
         let (status, body) = init.map_err(|error| match error {
             // Not retried elsewhere: the owner's program would fail there, too.
             CallError::NotSent if code.server.is_some() => CallError::Exited,

@@ -96,12 +96,31 @@ pub enum NodesError {
         /// Why not.
         reason: String,
     },
+    /// A function cannot have its region.
+    #[error("the function cannot have its region {name}: {reason}")]
+    Region {
+        /// The region.
+        name: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// The pool's images cannot be used.
     #[error("cannot use the images of the pool: {reason}")]
     Images {
         /// Why not.
         reason: String,
     },
+}
+
+/// A region for objects that instances of a function get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionGrant {
+    /// The namespace that it belongs to.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The user id of the namespace's functions.
+    pub user: u32,
 }
 
 /// An instance to start.
@@ -119,6 +138,8 @@ pub struct Start {
     pub tiering: Tiering,
     /// The share of near memory that it gets, if that was decided; then its tiering policy is `mow`.
     pub local_share: Option<LocalShare>,
+    /// The region that it gets.
+    pub region: Option<RegionGrant>,
 }
 
 /// The times of an instance's start.
@@ -190,6 +211,8 @@ pub struct Started {
     pub share: NearShare,
     /// Returns how long it was paused in all.
     pub paused: Paused,
+    /// Bytes of the region that it got.
+    pub region_bytes: Option<u64>,
     /// Makes connections to its server.
     pub connect: Connect,
     /// Its standard output and standard error.
@@ -237,12 +260,13 @@ pub trait Nodes: Debug + Send + Sync {
     /// Starts an instance.
     fn start(&self, start: Start) -> BoxFuture<Result<Started, NodesError>>;
     /// Checkpoints an instance that waits for a connection into a named image, with the ranges
-    /// `hot` declared hot. The instance goes on.
+    /// `hot` declared hot. If it has a region, clones get it anew. The instance goes on.
     fn checkpoint(
         &self,
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
+        has_region: bool,
     ) -> BoxFuture<Result<(), NodesError>>;
     /// Promotes the accessed and hot pages of an instance, which goes on meanwhile, as far as its
     /// node's memory allows. Returns the number of pages.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::code::{Code, Form};
-use crate::api::{Action, Document, Outcome, Response};
+use crate::api::{Action, Document, Outcome, Response, region};
 use crate::clock::now_ms;
 use crate::confine;
 use crate::runtimes::Server;
@@ -19,14 +19,14 @@ const KEPT: [&str; 3] = ["PATH", "LANG", "LC_ALL"];
 
 /// The body of `/init`. Beside OpenWhisk's `value` it has extensions: the confinement to enter
 /// before loading anything, unless the launch has done so, and the folder with the files of an
-/// archive.
-pub fn init(action: &Action, code: &Code) -> Bytes {
+/// archive, and descriptors to close.
+pub fn init(action: &Action, code: &Code, region_bytes: Option<u64>) -> Bytes {
     let main = action.exec.main.as_deref().unwrap_or("main");
     let (text, folder) = match &code.form {
         Form::Text(text) => (&**text, None),
         Form::Folder(path) => ("", Some(path)),
     };
-    let value = json!({
+    let mut value = json!({
         "name": action.name,
         "main": main,
         "code": text,
@@ -37,21 +37,32 @@ pub fn init(action: &Action, code: &Code) -> Bytes {
             "__OW_NAMESPACE": action.namespace,
         },
     });
+    if region_bytes.is_some() {
+        value["env"][region::VARIABLE] = region::PATH.into();
+    }
     if action.exec.is_blackbox() {
         // The program may refuse unknown fields.
         return encoded(&json!({ "value": value }));
     }
-    let confinement = code.server.is_none().then(|| confine::document(code.user));
-    encoded(&json!({ "value": value, "confinement": confinement, "folder": folder }))
+    let confinement = code.server.is_none().then(|| confine::document(code.user, region_bytes));
+    let close = if code.server.is_none() { region::unused(region_bytes) } else { &[] };
+    encoded(&json!({
+        "value": value,
+        "confinement": confinement,
+        "folder": folder,
+        "close": close,
+    }))
 }
 
 /// The body of `/launch`: the confinement to enter, and then the program to execute.
-pub fn launch(code: &Code, server: &Server) -> Bytes {
+pub fn launch(code: &Code, server: &Server, region_bytes: Option<u64>) -> Bytes {
     let variables = KEPT.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
     let home = ("HOME", confine::SCRATCH[0].to_owned());
-    let environment: BTreeMap<&str, String> = variables.chain([home]).collect();
+    let region = region_bytes.map(|_| (region::VARIABLE, region::PATH.to_owned()));
+    let environment: BTreeMap<&str, String> = variables.chain([home]).chain(region).collect();
     encoded(&json!({
-        "confinement": confine::document(code.user),
+        "confinement": confine::document(code.user, region_bytes),
+        "close": region::unused(region_bytes),
         "program": server.program,
         "arguments": server.arguments,
         "environment": environment,

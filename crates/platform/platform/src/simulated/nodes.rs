@@ -362,6 +362,7 @@ impl Nodes for SimulatedNodes {
                 tiering,
                 paused,
                 took,
+                region_bytes: start.region.as_ref().map(|_| 1 << 20),
                 connect: instance.connect(),
                 output,
                 ended: Box::pin(async move {
@@ -377,6 +378,7 @@ impl Nodes for SimulatedNodes {
         id: u64,
         image: &str,
         hot: Vec<AddressRange>,
+        _has_region: bool,
     ) -> BoxFuture<Result<(), NodesError>> {
         let (nodes, image) = (self.clone(), image.to_owned());
         let duration = self.program.checkpoint(&image).unwrap_or(self.state().durations.checkpoint);

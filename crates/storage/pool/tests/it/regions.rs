@@ -19,6 +19,33 @@ fn create(pool: &Pool, name: &str, bytes: u64) -> Result<PathBuf, PoolError> {
     writer.publish_region(name)
 }
 
+/// The file is opened for writing, and belongs to the user's processes from then on; not if it belongs to others.
+#[test]
+fn a_region_is_granted_to_one_user_id() {
+    let place = Place::new();
+    let pool = place.pool();
+    let own = rustix::process::geteuid().as_raw();
+    assert!(pool.grant_region(USER, "points", own).unwrap().is_none(), "it does not exist");
+    let path = create(&pool, "points", PAGES).unwrap();
+    let file = pool.grant_region(USER, "points", own).unwrap().unwrap();
+    file.write_all_at(b"word", 0).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[..6], *b"wordon");
+    let error = pool.grant_region(USER, "../points", own).unwrap_err();
+    assert!(matches!(error, PoolError::BadRegionName { .. }), "{error}");
+    if own != 0 {
+        return;
+    }
+    for _ in 0..2 {
+        pool.grant_region(USER, "points", 2_000_000_007).unwrap().unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o777), (2_000_000_007, 0o600));
+    }
+    let error = pool.grant_region(USER, "points", 2_000_000_008).unwrap_err();
+    let words = format!("user id 2000000007; run `chown 0 {}`", path.display());
+    assert!(error.to_string().contains(&words), "{error}");
+    assert_eq!(fs::metadata(&path).unwrap().uid(), 2_000_000_007);
+}
+
 #[test]
 fn regions_count_towards_what_a_user_may_have() {
     for place in [Place::new(), Place::plain()] {

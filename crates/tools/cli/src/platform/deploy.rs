@@ -62,6 +62,10 @@ pub(crate) struct Args {
     /// unchanged; without one, shares are not decided.
     #[arg(long, value_name = "PERCENT", value_parser = tolerance)]
     latency_tolerance: Option<f64>,
+    /// Region for objects of the function's namespace (farfork region create NAMESPACE/NAME --pool DIR). Instances
+    /// find its path in the variable FARFORK_REGION. Empty: none. Default: unchanged.
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
     /// Let plain HTTP requests call the function without a key. They cannot override the parameters
     /// that the function was deployed with. --web is --web true. Default: unchanged.
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "true")]
@@ -182,7 +186,9 @@ fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn E
     let objectives =
         objectives.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?))));
     let web = args.web.map(Web::annotations).into_iter().flatten();
-    let given: Map<String, Value> = web.chain(pairs(&args.annotation)).chain(objectives).collect();
+    let region = args.region.iter().map(|name| ("region".to_owned(), json!(name)));
+    let given: Map<String, Value> =
+        web.chain(pairs(&args.annotation)).chain(objectives).chain(region).collect();
     if given.is_empty() {
         return Ok(None);
     }

@@ -254,6 +254,11 @@ causes! {
         why: "it signals a thread, a process group or another process (F_SETOWN)",
         remedy: "make it signal the process itself, or clear O_ASYNC before the checkpoint",
     }
+    NOT_OPEN {
+        what: "descriptor named by --external-fd that is not open",
+        why: "clones are to be supplied with a descriptor that the process does not have",
+        remedy: "keep it open until the checkpoint, or leave out --external-fd",
+    }
     TOO_MANY_OUTSIDE {
         what: "too many external descriptors",
         why: "it has more external descriptors than a clone can be given",

@@ -52,11 +52,11 @@ impl Function {
     pub(super) fn checkpoint(&mut self, mut instance: Box<Instance>) {
         self.state.checkpoint();
         let (nodes, outbox) = (Arc::clone(&self.shared.nodes), self.outbox.clone());
-        let name = self.image_name.clone();
+        let (name, has_region) = (self.image_name.clone(), self.region.is_some());
         tokio::spawn(async move {
             let result = match instance.prepare().await {
                 Err(reason) => Err(NodesError::Checkpoint { reason }),
-                Ok(hot) => nodes.checkpoint(instance.id, &name, hot).await,
+                Ok(hot) => nodes.checkpoint(instance.id, &name, hot, has_region).await,
             };
             let instance = Some(instance);
             let _ = outbox.send(Message::Checkpointed { instance, result });

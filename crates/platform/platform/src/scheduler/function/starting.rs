@@ -7,12 +7,13 @@ use farfork_scheduler::{NewInstance, NoRoom, NotStarted, Occupancy, StartOrder, 
 use farfork_types::LocalShare;
 
 use super::{Function, Message, micros, tiering};
-use crate::api::{Outcome, Response, StartKind};
+use crate::api::{Outcome, Response, StartKind, region};
+use crate::confine;
 use crate::scheduler::code::NoCode;
 use crate::scheduler::fleet::Owner;
 use crate::scheduler::instance::Instance;
 use crate::scheduler::near_share::NearShare;
-use crate::scheduler::nodes::{Claim, NodesError, Start};
+use crate::scheduler::nodes::{Claim, NodesError, RegionGrant, Start};
 use crate::scheduler::shared::Shared;
 use crate::scheduler::turns::Turn;
 
@@ -43,6 +44,9 @@ impl Function {
             Ok(()) => {}
             Err(NoCode::Lost(why)) => return self.give_up_all(&why),
             Err(NoCode::Wrong(why)) => return self.answer_all(&why),
+        }
+        if let Err(why) = self.ensure_region().await {
+            return self.give_up_all(&why);
         }
         let around =
             Around { shared: Arc::clone(&self.shared), image_name: self.image_name.clone() };
@@ -94,6 +98,22 @@ impl Function {
         Ok(())
     }
 
+    /// Makes sure that it is known which region instances get. It does not change within a version.
+    async fn ensure_region(&mut self) -> Result<(), String> {
+        let Some(name) = region::of(&self.action.annotations) else {
+            self.region = None;
+            return Ok(());
+        };
+        if self.region.as_ref().is_none_or(|region| region.name != name) {
+            let namespace = self.action.namespace.clone();
+            let number = self.shared.ask_store(move |store| store.number(&namespace)).await;
+            let user = confine::user(number.map_err(|error| error.to_string())?);
+            let namespace = self.action.namespace.to_string();
+            self.region = Some(RegionGrant { namespace, name, user });
+        }
+        Ok(())
+    }
+
     fn start_on(
         &mut self,
         order: StartOrder,
@@ -112,6 +132,7 @@ impl Function {
             claim,
             tiering,
             local_share: share.filter(|_| is_clone),
+            region: self.region.clone(),
         };
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox.clone());
         let node = start.node.clone();
@@ -160,7 +181,7 @@ impl Function {
             Err(error) => error,
         };
         tracing::warn!(about = self.about, %error, "cannot start an instance");
-        let why = match error {
+        let why = match &error {
             NodesError::Start { .. } => NotStarted::Start,
             NodesError::Lost { .. } => NotStarted::NodeLost,
             NodesError::Images { .. } => NotStarted::Images,
@@ -175,7 +196,11 @@ impl Function {
             );
             self.remove_image();
         }
-        self.give_up(after.given_up, &error.to_string());
+        match error {
+            // For its owner to mend.
+            NodesError::Region { .. } => self.answer(after.given_up, &error.to_string()),
+            error => self.give_up(after.given_up, &error.to_string()),
+        }
     }
 
     /// No node has room: evicts others, waits, or gives up calls.
@@ -195,8 +220,14 @@ impl Function {
 
     /// Fails all calls because the code is invalid.
     fn answer_all(&mut self, why: &str) {
+        let calls = self.state.give_up_all();
+        self.answer(calls, why);
+    }
+
+    /// Fails calls for a reason that the function's owner can mend.
+    fn answer(&mut self, calls: impl IntoIterator<Item = u64>, why: &str) {
         let words = format!("The action failed to initialize: {why}");
-        for id in self.state.give_up_all() {
+        for id in calls {
             if let Some(waiting) = self.waiting.remove(&id) {
                 let response = Response::failure(Outcome::DeveloperError, &words);
                 self.shared.not_made(&self.counters, waiting, response);
