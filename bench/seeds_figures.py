@@ -180,7 +180,12 @@ def prefetch(bed: Bed, scale: Scale) -> None:
             seed.end()
 
 
-def await_answers(subject: Subject, command: subprocess.Popen[bytes], count: int) -> None:
+def errors_of(bed: Bed) -> Path:
+    """Return the file with what herds say of errors."""
+    return bed.place / "errors"
+
+
+def await_answers(bed: Bed, subject: Subject, command: subprocess.Popen[bytes], count: int) -> None:
     """Wait until so many clones have given the right answer."""
     assert command.stdout is not None
     while count:
@@ -189,7 +194,8 @@ def await_answers(subject: Subject, command: subprocess.Popen[bytes], count: int
             check(subject, "herd", line)
             count -= 1
         elif not line:
-            raise SystemExit("seeds_figures.py: a herd has ended")
+            why = errors_of(bed).read_text()[-500:]
+            raise SystemExit(f"seeds_figures.py: a herd has ended: {why}")
 
 
 def herd(bed: Bed, subject: Subject, count: int, options: list[str]) -> float:
@@ -205,13 +211,12 @@ def herd(bed: Bed, subject: Subject, count: int, options: list[str]) -> float:
         seed.handle,
         *options,
     ]
-    command = subprocess.Popen(
-        resume, cwd="/", env=bed.environment, stderr=subprocess.DEVNULL, **PIPES
-    )
+    with errors_of(bed).open("ab") as errors:
+        command = subprocess.Popen(resume, cwd="/", env=bed.environment, stderr=errors, **PIPES)
     assert command.stdin is not None
     command.stdin.write(b"g" * count)
     command.stdin.flush()
-    await_answers(subject, command, count)
+    await_answers(bed, subject, command, count)
     seconds = time.monotonic() - begun
     end(command)
     seed.end()
@@ -298,6 +303,8 @@ def networks(count: int) -> Iterator[list[str]]:
         yield names
     finally:
         for name in names:
+            # Agents and far processes keep the namespace for a while, and with it the address.
+            subprocess.run(["ip", "link", "del", f"{name}v"], check=False)
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
@@ -315,14 +322,18 @@ def crowd(bed: Bed, scale: Scale) -> None:
                 run = {"FARFORK_RUN": str(bed.run / name), "FARFORK_NODE": name}
                 words = ["nsenter", f"--net=/run/netns/{name}", "--", bed.farfork, "resume"]
                 words += ["--detach", "--count", str(each), seed.handle]
-                silent = {"stderr": subprocess.DEVNULL, "env": {**bed.environment, **run}}
-                commands.append(subprocess.Popen(words, cwd="/", **silent, **PIPES))
+                environment = {**bed.environment, **run}
+                with errors_of(bed).open("ab") as errors:
+                    command = subprocess.Popen(
+                        words, cwd="/", stderr=errors, env=environment, **PIPES
+                    )
+                commands.append(command)
             for command in commands:
                 assert command.stdin is not None
                 command.stdin.write(b"g" * each)
                 command.stdin.flush()
             for command in commands:
-                await_answers(subject, command, each)
+                await_answers(bed, subject, command, each)
             for command in commands:
                 end(command)
         seconds = time.monotonic() - begun
