@@ -3,8 +3,8 @@
 usage: bench/run.py [--quick] [NAME ...]
 
 For each benchmark: NAME.json as `farfork bench NAME --json` prints it, NAME.md, and for all but
-`features`, `gateway`, `objects`, `far`, `vm` and `seeds` plots as SVG and PNG. Every figure in them
-is a median with its 95 % interval.
+`features`, `gateway`, `objects`, `far`, `vm`, `seeds` and `seeds-figures` plots as SVG and PNG.
+Every figure in them is a median with its 95 % interval.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import latency_plots
 import plots
 import porter_page
 import porter_plots
+import seeds_report
 import table
 import tiering_page
 import tiering_plots
@@ -40,7 +41,10 @@ BENCHMARKS = [
     "far",
     "vm",
     "seeds",
+    "seeds-figures",
 ]
+# Benchmarks that are scripts, which start farfork as commands.
+SCRIPTS = {"seeds-figures": ROOT / "bench/seeds_figures.py"}
 
 
 def main() -> int:
@@ -70,10 +74,13 @@ def _build() -> Path:
 
 
 def _run(program: Path, name: str, quick: bool) -> dict[str, Any]:
-    command = [program, "bench", name, "--json", *(["--quick"] if quick else [])]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    script = SCRIPTS.get(name)
+    begin = [sys.executable, script] if script else [program, "bench", name]
+    command = [*begin, "--json", *(["--quick"] if quick else [])]
+    environment = {**os.environ, "FARFORK_BIN": str(program)}
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False, env=environment)
     if done.returncode != 0:
-        sys.exit(f"bench/run.py: farfork bench {name} failed (see above)")
+        sys.exit(f"bench/run.py: the benchmark {name} failed (see above)")
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
@@ -84,6 +91,8 @@ def _write(name: str, report: dict[str, Any]) -> None:
         text = table.features(report)
     elif name in ("gateway", "objects", "far", "vm", "seeds"):
         text = table.plain(report)
+    elif name == "seeds-figures":
+        text = seeds_report.markdown(report)
     elif name == "tiering":
         text = tiering_page.markdown(report)
         tiering_plots.draw(report, RESULTS)

@@ -67,8 +67,10 @@ pub fn streamed_and_kept() -> Outcome {
     let seed = bed.prepare(&parent, &[])?;
     let memory_bytes = number(&seed.report, "memory_bytes");
     let fetched = || -> Outcome<u64> {
-        let status = bed.json(AWAY, &["far", "status", "--json"])?;
-        Ok(number(&status[0]["images"][0], "fetched_bytes"))
+        let image = &bed.json(AWAY, &["far", "status", "--json"])?[0]["images"][0];
+        // A thread of the keeper answers: no device reads a frozen copy.
+        demand(image["one_sided"] == false, "that it is not one-sided", image)?;
+        Ok(number(image, "fetched_bytes"))
     };
     let (clone, pid) = bed.detached(&seed, &[])?;
     let mut before = 0;
@@ -89,5 +91,42 @@ pub fn streamed_and_kept() -> Outcome {
     let of_own = number(&own[0], "fetched_bytes");
     demand(of_own > 0 && of_own < before, "pages of its own", &(of_own, before))?;
     bed.json(HOME, &["reclaim", "--json", &seed.handle])?;
+    parent.must_pass()
+}
+
+/// More than comes with the search for an image.
+const FRONT: u64 = 1 << 20;
+
+/// One clone's start does not compete with the background, which begins when the clone runs: as long as the agent stands
+/// still, no more comes than what the command itself reads.
+pub fn after_the_start() -> Outcome {
+    let bed = Bed::set("after")?;
+    let mut parent = bed.parent(&memory())?;
+    let earlier = bed.prepare(&parent, &[])?;
+    let (_clone, pid) = bed.detached(&earlier, &["--no-prefetch"])?;
+    let agent = bed.agent(AWAY)?;
+    let seed = bed.prepare(&parent, &[])?;
+    let all = number(&seed.report, "memory_bytes");
+    let fetched = || -> Outcome<Option<u64>> {
+        let mounts = bed.json(AWAY, &["far", "status", "--json"])?;
+        let images = mounts[0]["images"].as_array().cloned().unwrap_or_default();
+        let own = images.iter().find(|image| image["cid"] == seed.report["id"]);
+        Ok(own.map(|image| number(image, "fetched_bytes")))
+    };
+    end(agent, Signal::SIGSTOP);
+    let started = bed.resume(&seed, &[]);
+    let found = testbed::eventually("the seed is found", || Ok(fetched()?.is_some()));
+    // Long enough for several reads, also on a busy machine.
+    std::thread::sleep(Duration::from_millis(800));
+    let early = fetched();
+    end(agent, Signal::SIGCONT);
+    let mut clone = started?;
+    found?;
+    let early = early?.unwrap_or_default();
+    demand(early <= FRONT && FRONT < all, "what a start reads, and no more", &(early, all))?;
+    testbed::eventually("all pages are here", || Ok(fetched()?.is_some_and(|now| now >= all)))?;
+    clone.must_pass()?;
+    end(pid, Signal::SIGKILL);
+    bed.wait(pid)?;
     parent.must_pass()
 }

@@ -26,7 +26,7 @@ type Case = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
     let mut tests = Tests::begin();
-    let all: [Case; 37] = [
+    let all: [Case; 38] = [
         ("c_program", c_program),
         ("looked_at_in_its_copy", looked_at_in_its_copy),
         ("python", python),
@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         ("container_ended", node::container_ended),
         ("pushed", learned::pushed),
         ("streamed_and_kept", learned::streamed_and_kept),
+        ("background_after_the_start", learned::after_the_start),
         ("by_memory", transports::by_memory),
         ("by_certificates", transports::by_certificates),
     ];

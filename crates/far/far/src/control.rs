@@ -32,6 +32,11 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<SourceAt>,
     },
+    /// Fetch the pages of a seed in the background. The answer does not wait for that.
+    Prefetch {
+        /// 32 hexadecimal digits.
+        cid: String,
+    },
     /// Which pages of an image clones were seen to need.
     Touched {
         /// 32 hexadecimal digits.
@@ -59,6 +64,8 @@ pub enum Answer {
         /// 32 hexadecimal digits.
         cid: String,
     },
+    /// To [`Ask::Prefetch`].
+    Begun,
     /// To [`Ask::Touched`], in the order in which they should come.
     Touched {
         /// Ranges of pages of its file.

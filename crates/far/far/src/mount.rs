@@ -207,7 +207,7 @@ impl FarProcess {
         self.images.find(image, source)
     }
 
-    fn answer(&self, ask: Ask) -> Answer {
+    fn answer(self: &Arc<Self>, ask: Ask) -> Answer {
         match ask {
             Ask::Find { image, prefetch, source } => match self.find(&image, source.as_ref()) {
                 Ok(image) => {
@@ -221,6 +221,16 @@ impl FarProcess {
                     let at = source.map_or_else(known, |at| format!("tcp://{}", at.address));
                     Answer::Failed { why: format!("cannot find image {image} at {at}: {cause}") }
                 }
+            },
+            Ask::Prefetch { cid } => match self.known(&cid) {
+                Ok(split) => {
+                    let far = Arc::clone(self);
+                    let begin = move || far.begin_prefetch(&split.image, true);
+                    // Without it pages come when they are touched.
+                    let _ = std::thread::Builder::new().name("far-begin".to_owned()).spawn(begin);
+                    Answer::Begun
+                }
+                Err(why) => Answer::Failed { why },
             },
             Ask::Touched { cid, limit_ms } => match self.touched(&cid, limit_ms) {
                 Ok(ranges) => Answer::Touched { ranges },
@@ -276,13 +286,18 @@ impl FarProcess {
         }
     }
 
+    /// The image with this id, if it was asked for before.
+    fn known(&self, cid: &str) -> Result<Arc<SplitImage>, Cause> {
+        let mut all = self.images.images().into_iter();
+        let found = all.find(|split| split.image.cid.to_string() == cid);
+        found.ok_or_else(|| format!("it has no image {cid}"))
+    }
+
     /// Pages that clones were seen to need, also those of this node that ran just now. The image's node has so long to
     /// answer.
     fn touched(&self, cid: &str, limit_ms: u64) -> Result<Vec<PageRange>, Cause> {
         let deadline = Instant::now() + Duration::from_millis(limit_ms.min(MOST_LIMIT_MS));
-        let all = self.images.images();
-        let split = all.iter().find(|split| split.image.cid.to_string() == cid);
-        let image = &split.ok_or_else(|| format!("it has no image {cid}"))?.image;
+        let image = &self.known(cid)?.image;
         self.images.say_touched_of(image, deadline);
         image.source.pages_by(image.cid, deadline)
     }

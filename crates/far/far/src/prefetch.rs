@@ -18,12 +18,15 @@ use crate::orders::IN_ADVANCE;
 use crate::place::Place;
 use crate::protocol::PageRange;
 
-/// Bytes of one read.
+/// Bytes of one read that a command waits for.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The same where a time is kept: it ends with a read.
+/// The same where a time is kept, which ends with a read, and in the background: a page that a clone touches comes
+/// behind what was asked for before.
 const SMALL_PIECE_BYTES: u64 = 256 << 10;
-/// Reads at once.
+/// Reads at once that a command waits for.
 const THREADS: usize = 4;
+/// The same in the background.
+const BACKGROUND_THREADS: usize = 2;
 /// Most descriptors of seeds have less.
 const FRONT_BYTES: u64 = 128 << 10;
 /// The most that is fetched of an image in advance.
@@ -39,7 +42,9 @@ pub fn run(path: &Path) -> Result<(), FarError> {
     let lines = io::stdin().lock().lines();
     let ranges: Vec<PageRange> =
         lines.map_while(Result::ok).filter_map(|line| parse(&line)).collect();
-    fetch(&file, &ranges, PIECE_BYTES, None).map(drop).map_err(FarError::io("prefetch", path))
+    let (pieces, threads) = (SMALL_PIECE_BYTES, BACKGROUND_THREADS);
+    let fetched = fetch(&file, &ranges, (pieces, threads), None);
+    fetched.map(drop).map_err(FarError::io("prefetch", path))
 }
 
 /// Opens an image to read it in advance.
@@ -59,7 +64,7 @@ fn open(path: &Path) -> Result<File, FarError> {
 /// The image cannot be opened or read.
 pub fn run_until(path: &Path, ranges: &[PageRange], until: Instant) -> Result<u64, FarError> {
     let file = open(path)?;
-    let fetched = fetch(&file, ranges, SMALL_PIECE_BYTES, Some(until));
+    let fetched = fetch(&file, ranges, (SMALL_PIECE_BYTES, THREADS), Some(until));
     fetched.map_err(FarError::io("fetch", path))
 }
 
@@ -69,7 +74,7 @@ pub fn run_until(path: &Path, ranges: &[PageRange], until: Instant) -> Result<u6
 /// The image cannot be opened or read.
 pub fn run_whole(path: &Path, bytes: u64) -> Result<(), FarError> {
     let file = open(path)?;
-    fetch(&file, &[(0, bytes.div_ceil(PAGE_BYTES))], PIECE_BYTES, None)
+    fetch(&file, &[(0, bytes.div_ceil(PAGE_BYTES))], (PIECE_BYTES, THREADS), None)
         .map(drop)
         .map_err(FarError::io("fetch", path))
 }
@@ -134,17 +139,17 @@ fn pieces(ranges: &[PageRange], piece_bytes: u64, file_bytes: u64) -> Vec<(u64, 
     pieces
 }
 
-/// Reads all pieces, or those that are begun before `until`; how many bytes were read.
+/// Reads all pieces of so many bytes, so many at once, or those that are begun before `until`; how many bytes were read.
 fn fetch(
     file: &File,
     ranges: &[PageRange],
-    piece_bytes: u64,
+    (piece_bytes, threads): (u64, usize),
     until: Option<Instant>,
 ) -> io::Result<u64> {
     let pieces = pieces(ranges, piece_bytes, file.metadata()?.len());
     let next = AtomicUsize::new(0);
     let work = || -> io::Result<u64> {
-        let mut into = vec![0; PIECE_BYTES as usize];
+        let mut into = vec![0; piece_bytes as usize];
         let mut fetched = 0;
         while let Some((at, bytes)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -163,7 +168,7 @@ fn fetch(
         Ok(fetched)
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let join = |thread: ScopedJoinHandle<'_, io::Result<u64>>| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
         };
@@ -197,7 +202,8 @@ mod tests {
     fn all_pieces_are_read() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(5 << 20).unwrap();
-        let fetched = |ranges: &[PageRange], until| fetch(&file, ranges, PIECE_BYTES, until);
+        let fetched =
+            |ranges: &[PageRange], until| fetch(&file, ranges, (PIECE_BYTES, THREADS), until);
         assert_eq!(fetched(&[(0, 1280)], None).unwrap(), 5 << 20);
         // Beyond the end there is nothing to fetch.
         assert_eq!(fetched(&[(1279, 2)], None).unwrap(), 4096);

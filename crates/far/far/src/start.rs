@@ -71,6 +71,17 @@ fn search(
     }
 }
 
+/// Has the pages of a seed of `place` fetched in the background, which begins after this has returned.
+///
+/// # Errors
+/// As with [`ask`]; the far process does not know the image.
+pub fn prefetch(place: &Place, cid: Cid) -> Result<(), FarError> {
+    match ask(&place.socket(), &Ask::Prefetch { cid: cid.to_string() })? {
+        Answer::Begun => Ok(()),
+        other => Err(unexpected(other)),
+    }
+}
+
 /// The pages of an image of `place` that clones were seen to need, in the order in which they should come. The answer
 /// takes `limit` at most.
 ///

@@ -56,12 +56,24 @@ pub fn check(tree: &StoppedTree, refusals: &mut Refusals) -> Result<(), Checkpoi
 /// vfork is not among the members: it cannot be stopped before the child has gone on. This takes a look at
 /// all processes.
 pub fn refuse_sharers(pids: &[i32], refusals: &mut Refusals) {
-    for other in proc::processes().filter(|other| !pids.contains(other)) {
-        let shares = |pid: &&i32| kcmp::shares_memory(**pid, other).unwrap_or(false);
-        for pid in pids.iter().filter(shares) {
-            refusals.about(*pid);
-            refusals.add(format!("process {other}"), causes::process::SHARES_MEMORY);
-        }
+    refuse_found(&sharers(pids), refusals);
+}
+
+/// The pairs of a member and a process outside in its memory.
+pub fn sharers(pids: &[i32]) -> Vec<(i32, i32)> {
+    let others = proc::processes().filter(|other| !pids.contains(other));
+    let shared = |other: i32| {
+        let shares = move |pid: &i32| kcmp::shares_memory(*pid, other).unwrap_or(false);
+        pids.iter().copied().filter(shares).map(move |pid| (pid, other))
+    };
+    others.flat_map(shared).collect()
+}
+
+/// Refuses what [`sharers`] has found.
+pub fn refuse_found(sharers: &[(i32, i32)], refusals: &mut Refusals) {
+    for (pid, other) in sharers {
+        refusals.about(*pid);
+        refusals.add(format!("process {other}"), causes::process::SHARES_MEMORY);
     }
 }
 

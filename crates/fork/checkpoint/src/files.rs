@@ -22,6 +22,8 @@ pub struct MappedFiles {
 struct Known {
     file: (u64, u64),
     stamp: Option<FileStamp>,
+    /// Files that mappings of this name show, by device and inode as the mappings have them.
+    mapped: HashMap<(u64, u64), Option<(u64, u64)>>,
 }
 
 impl MappedFiles {
@@ -41,13 +43,17 @@ impl MappedFiles {
             let known = self.look_at(&path)?;
             self.known.insert(path.clone(), known);
         }
-        let known = &self.known[&path];
-        match self.mapped(mapping) {
-            Some(mapped) if mapped != known.file => Err(causes::memory::FILE_REPLACED),
-            _ if mapping.is_shared && known.stamp.is_some() && self.is_region(&path) => {
+        let (pid, known) = (self.pid, self.known.get_mut(&path));
+        let Some(Known { file, stamp, mapped: shown }) = known else { return Ok(None) };
+        // A library has several mappings.
+        let shown = *shown.entry(mapping.file).or_insert_with(|| mapped(pid, mapping));
+        let (stamp, is_other) = (stamp.clone(), shown.is_some_and(|shown| shown != *file));
+        match stamp {
+            _ if is_other => Err(causes::memory::FILE_REPLACED),
+            Some(_) if mapping.is_shared && self.is_region(&path) => {
                 Err(causes::memory::OBJECTS_REGION)
             }
-            _ => Ok(self.known[&path].stamp.clone()),
+            stamp => Ok(stamp),
         }
     }
 
@@ -65,15 +71,15 @@ impl MappedFiles {
         let at = self.inside(path);
         let found = fs::metadata(&at).map_err(|_| causes::memory::FILE_GONE)?;
         let stamp = found.is_file().then(|| FileStamp::from_metadata(path, &found, &at));
-        Ok(Known { file: identity(&found), stamp })
+        Ok(Known { file: identity(&found), stamp, mapped: HashMap::new() })
     }
+}
 
-    /// The file under a mapping itself, where this process may know (CAP_CHECKPOINT_RESTORE).
-    fn mapped(&self, mapping: &Mapping) -> Option<(u64, u64)> {
-        let (pid, start, end) = (self.pid, mapping.start, mapping.end);
-        let found = fs::metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-        found.ok().map(|found| identity(&found))
-    }
+/// The file under a mapping itself, where this process may know (CAP_CHECKPOINT_RESTORE).
+fn mapped(pid: i32, mapping: &Mapping) -> Option<(u64, u64)> {
+    let (start, end) = (mapping.start, mapping.end);
+    let found = fs::metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    found.ok().map(|found| identity(&found))
 }
 
 fn begins_as_region(at: &Path) -> bool {

@@ -175,15 +175,17 @@ impl<'f> ObservedProcess<'f> {
             .iter()
             .map(|tid| threads::collect(injector, *tid, &signals, self.own_filters, refusals))
             .collect::<Result<Vec<_>, _>>()?;
+        // For all calls that follow: it costs as much as several of them.
+        let leader = injector.thread(pid)?;
         Ok(Member {
             process: Process {
                 locks_future,
                 is_stopped: self.stopped.is_stopped(),
-                ..process::collect(injector, pid, refusals)?
+                ..process::collect(injector, &leader, refusals)?
             },
-            memory: process::layout(injector, pid, memory)?,
+            memory: process::layout(&leader, pid, memory)?,
             signals,
-            timers: process::timers(injector, pid, &threads, refusals)?,
+            timers: process::timers(injector, &leader, &threads, refusals)?,
             threads,
             ..Member::default()
         })

@@ -44,14 +44,14 @@ pub fn has_unreported_stop(
 /// Identity and attributes.
 pub fn collect(
     injector: &Injector<'_>,
-    pid: i32,
+    leader: &RemoteThread<'_>,
     refusals: &mut Refusals,
 ) -> Result<Process, CheckpointError> {
+    let pid = injector.pid();
     let status = Status::read(pid, pid)?;
     if !has_its_childrens_clocks(pid) {
         refusals.add("process", causes::process::TIME_NAMESPACE);
     }
-    let leader = injector.thread(pid)?;
     let prctl =
         |option: i32| leader.call(libc::SYS_prctl, [option as u64, injector.scratch(), 0, 0, 0, 0]);
     let dumpable = leader.call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as u64, 0, 0, 0, 0, 0])?;
@@ -65,7 +65,7 @@ pub fn collect(
     let [is_child_subreaper] = injector.words()?;
     let membarrier =
         leader.try_call(libc::SYS_membarrier, [MEMBARRIER_GET_REGISTRATIONS, 0, 0, 0, 0, 0])?;
-    kernel_state::check_process(injector, &leader, refusals)?;
+    kernel_state::check_process(injector, leader, refusals)?;
     let cwd = place(pid, "cwd", refusals)?;
     if let Some((what, cause)) = files::shows_other(&cwd, status.innermost_pid) {
         refusals.add(format!("cwd {} ({what})", cwd.display()), cause);
@@ -188,13 +188,13 @@ fn command_line(pid: i32) -> Vec<String> {
 
 /// Where code, heap, stack, arguments and environment are, and the auxiliary vector.
 pub fn layout(
-    injector: &Injector<'_>,
+    leader: &RemoteThread<'_>,
     pid: i32,
     memory: Memory,
 ) -> Result<Memory, CheckpointError> {
     let stat = Stat::read(pid)?;
     let field = |number: usize| stat.field(number) as u64;
-    let brk = injector.thread(pid)?.call(libc::SYS_brk, [0; 6])?;
+    let brk = leader.call(libc::SYS_brk, [0; 6])?;
     let layout = [
         field(26), // start_code
         field(27), // end_code
@@ -232,11 +232,11 @@ pub fn signals(injector: &Injector<'_>, pid: i32) -> Result<Signals, CheckpointE
 /// Interval timers and POSIX timers.
 pub fn timers(
     injector: &Injector<'_>,
-    pid: i32,
+    leader: &RemoteThread<'_>,
     threads: &[Thread],
     refusals: &mut Refusals,
 ) -> Result<Timers, CheckpointError> {
-    let leader = injector.thread(pid)?;
+    let pid = injector.pid();
     let mut timers = Timers::default();
     for (which, setting) in timers.interval.iter_mut().enumerate() {
         leader.call(libc::SYS_getitimer, [which as u64, injector.scratch(), 0, 0, 0, 0])?;
@@ -245,7 +245,7 @@ pub fn timers(
     let text = fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
     for mut timer in parse_timers(&text) {
         timer.tid = innermost(pid, timer.tid, threads)?;
-        timer.setting = setting(injector, &leader, timer.id)?;
+        timer.setting = setting(injector, leader, timer.id)?;
         timers.posix.push(timer);
     }
     if let Some(timer) = timers.posix.first() {

@@ -9,7 +9,7 @@ use farfork_sys::{ptrace, sched, xstate};
 use crate::error::{CheckpointError, doing};
 use crate::filters;
 use crate::hardening;
-use crate::inject::{Injector, RESTARTS};
+use crate::inject::{Injector, RESTARTS, RemoteThread};
 use crate::kernel_state;
 use crate::refuse::{Refusals, causes};
 use crate::stopped::StoppedProcess;
@@ -44,9 +44,11 @@ pub fn collect(
     let mask = ptrace::signal_mask(tid).map_err(kernel("read the signal mask"))?;
     let status = Status::read(pid, tid)?;
     check(&status, &area, tid, refusals);
-    let asked = ask(injector, tid)?;
+    let thread = injector.thread(tid)?;
+    let asked = ask(injector, &thread)?;
     let object = format!("thread {tid} ({})", status.name);
-    kernel_state::check_thread(&injector.thread(tid)?, &object, refusals)?;
+    kernel_state::check_thread(&thread, &object, refusals)?;
+    drop(thread);
     let handler_restarts = about_to_handle(&status, mask, signals);
     Ok(Thread {
         tid: status.innermost_tid,
@@ -118,8 +120,7 @@ fn scheduling(tid: i32) -> std::io::Result<Scheduling> {
     })
 }
 
-fn ask(injector: &Injector<'_>, tid: i32) -> Result<ThreadState, CheckpointError> {
-    let thread = injector.thread(tid)?;
+fn ask(injector: &Injector<'_>, thread: &RemoteThread<'_>) -> Result<ThreadState, CheckpointError> {
     let at = injector.scratch();
     let prctl = |option| thread.call(libc::SYS_prctl, [option, at, 0, 0, 0, 0]);
     thread.call(libc::SYS_sigaltstack, [0, at, 0, 0, 0, 0])?;
@@ -135,7 +136,7 @@ fn ask(injector: &Injector<'_>, tid: i32) -> Result<ThreadState, CheckpointError
         parent_death_signal: signal as u32,
         timer_slack_ns: prctl(libc::PR_GET_TIMERSLACK as u64)?,
         securebits: prctl(libc::PR_GET_SECUREBITS as u64)? as u32,
-        hardening: hardening::collect(injector, &thread)?,
+        hardening: hardening::collect(injector, thread)?,
     })
 }
 

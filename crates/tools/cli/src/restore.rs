@@ -155,6 +155,11 @@ impl CloneArgs {
         self.detach
     }
 
+    /// How many clones are started.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Starts all clones or none: after an error the caller gets no pids.
     pub(crate) fn start_all(
         &self,

@@ -100,7 +100,16 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let (cid, image) = find(args, &place)?;
     let pushed_bytes = (args.push_ms > 0).then(|| push(args, &place, cid));
     let name = format!("seed {}", args.handle.id);
+    let is_adaptive = args.prefetch == Prefetch::Adaptive && !args.no_prefetch && !args.eager;
+    // One clone would compete with it for processors and the connection. Of many, all after the first gain by it.
+    let (before, after) = (is_adaptive && args.clones.count() > 1, is_adaptive);
+    if before {
+        fetch_in_background(&place, cid);
+    }
     let clones = args.clones.start_all(place.pool(), cid, &name)?;
+    if after {
+        fetch_in_background(&place, cid);
+    }
     drop(image);
     args.clones.report(
         cid,
@@ -124,12 +133,11 @@ fn place(args: &Args) -> Place {
 /// before anything of it is there. While the file is open nothing is unmounted.
 fn find(args: &Args, place: &Place) -> Result<(Cid, File), Box<dyn Error>> {
     let handle = &args.handle;
-    let in_background = args.prefetch == Prefetch::Adaptive && !args.no_prefetch && !args.eager;
     let id = handle.id.to_string();
     let key = write_key(place, handle)?;
     let tls = args.tls.files()?;
     let source = SourceAt { address: handle.address.to_string(), key, tls };
-    let find = || start::find_at(place, &id, in_background, source.clone());
+    let find = || start::find_at(place, &id, false, source.clone());
     let found = match find() {
         // None runs.
         Err(FarError::Io { .. }) => {
@@ -159,6 +167,11 @@ fn find(args: &Args, place: &Place) -> Result<(Cid, File), Box<dyn Error>> {
         fetch_front(&path)?;
     }
     Ok((cid.parse()?, image))
+}
+
+/// What does not come in advance comes when it is touched.
+fn fetch_in_background(place: &Place, cid: Cid) {
+    let _ = start::prefetch(place, cid);
 }
 
 /// Fetches what earlier clones needed, as far as the time allows; how many bytes. What fails is fetched when a clone

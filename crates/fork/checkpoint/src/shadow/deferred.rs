@@ -97,12 +97,14 @@ impl Begun {
     fn finish(mut self) -> Result<Option<Prepared>, CheckpointError> {
         let parent = self.shadow.parent().pid;
         let mut refusals = Refusals::of_copy(parent);
-        let (looked, supplied) = std::thread::scope(|scope| {
-            let supplied = scope.spawn(move || supplied(parent));
+        let (looked, (supplied, sharers)) = std::thread::scope(|scope| {
+            // What can be seen of the process itself only. It takes a while, but not of this thread.
+            let of_parent = scope.spawn(move || (supplied(parent), bounds::sharers(&[parent])));
             let looked = self.look(&mut refusals);
             let ended = CheckpointError::Changed { pid: parent, what: "ended" };
-            (looked, supplied.join().unwrap_or(Err(ended)))
+            (looked, of_parent.join().unwrap_or((Err(ended), Vec::new())))
         });
+        bounds::refuse_found(&sharers, &mut refusals);
         let is_whole = looked.and_then(|is_whole| {
             for object in supplied? {
                 refusals.add(object, causes::memory::USERFAULTFD);
@@ -126,8 +128,7 @@ impl Begun {
 
     /// Memory and mounts; whether the shadow has inherited all memory.
     fn look(&mut self, refusals: &mut Refusals) -> Result<bool, CheckpointError> {
-        let (pid, parent) = (self.shadow.pid(), self.shadow.parent().pid);
-        bounds::refuse_sharers(&[parent], refusals);
+        let pid = self.shadow.pid();
         let mut mappings = maps::read(pid)?;
         mappings.retain(|mapping| mapping.start != self.shadow.scratch);
         let Collected { model, memories, shared, .. } = &mut self.collected;
