@@ -131,7 +131,8 @@ pack_rdma() {
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
     library=$(verbs)
     put "$library"
-    put "$(dirname "$library")"/libibverbs/librxe-rdmav*.so
+    # It looks for drivers below /usr, which is a directory of its own in the guest.
+    put "$(realpath "$(dirname "$library")")"/libibverbs/librxe-rdmav*.so
     install -D /etc/libibverbs.d/rxe.driver "$work/root/etc/libibverbs.d/rxe.driver"
     put "$(command -v rdma)"
 }
