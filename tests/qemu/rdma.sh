@@ -55,6 +55,7 @@ serve_image() {
     soon READY /tmp/parent.out || return 1
     "$farfork" checkpoint --pool "$pool" --name demo/pages --kill --no-verify --pid $! 3>&- || return 1
     exec 3>&-
+    grep "$pool tmpfs.*huge=always" /proc/mounts && "$farfork" pool check "$pool" || return 1
     "$farfork" far serve --listen "$address" --pool "$pool" --key /tmp/far.key --tcp-only --rdma rxe0 \
         >/tmp/server.out 2>/tmp/server.err &
     server=$!
@@ -107,8 +108,7 @@ killed() {
     ! grep -q PASS /tmp/killed.out && grep -q "$address" /tmp/killed.out
 }
 
-# With small pages: on a tmpfs with huge pages, the kernel of this guest (6.12) lost the first page of the image.
-mkdir "$pool"
+# A tmpfs with huge pages, which the device pins and reads in parts.
 "$farfork" pool create "$pool" --size 256M
 check 'no device' no_device
 check 'a device' add_device

@@ -134,7 +134,8 @@ pack_rdma() {
     cc -D_GNU_SOURCE -O1 -g tests/programs/far_pages.c -o "$work/root/farfork/programs/far_pages"
     library=$(verbs)
     put "$library"
-    put "$(dirname "$library")"/libibverbs/librxe-rdmav*.so
+    # It looks for drivers below /usr, which is a directory of its own in the guest.
+    put "$(realpath "$(dirname "$library")")"/libibverbs/librxe-rdmav*.so
     install -D /etc/libibverbs.d/rxe.driver "$work/root/etc/libibverbs.d/rxe.driver"
     put "$(command -v rdma)"
 }

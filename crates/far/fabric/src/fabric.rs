@@ -39,6 +39,11 @@ pub trait Fabric: Send + Sync {
         self.is_one_sided()
     }
 
+    /// Why reads do not go the way that was chosen, or not all of them.
+    fn detour(&self) -> Option<String> {
+        None
+    }
+
     /// The peer's address, for messages.
     fn peer(&self) -> &str;
 

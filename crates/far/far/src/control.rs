@@ -121,6 +121,9 @@ pub struct ImageStatus {
     /// Whether its bytes are read without any code of the serving node. `None` without a connection.
     #[serde(default)]
     pub one_sided: Option<bool>,
+    /// Why not all reads go the way that was chosen for the connection, such as a device that has died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detour: Option<String>,
     /// Length of its file.
     pub bytes: u64,
     /// Bytes that were fetched from the serving node.

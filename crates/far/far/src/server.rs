@@ -27,8 +27,9 @@ use crate::wanted;
 pub struct Offers<'o> {
     /// Directory for the socket at which far processes of this host find it. They read through shared memory.
     pub local: Option<&'o Path>,
-    /// Device by which others may read. What it carries is not encrypted.
-    pub rdma: Option<Device>,
+    /// Device by which others may read, and how many bytes of images are pinned for it at most. What it carries is not
+    /// encrypted.
+    pub rdma: Option<(Device, u64)>,
 }
 
 /// A running server of far memory. It stops when it is dropped.
@@ -53,7 +54,7 @@ impl FarServer {
         let shelf = Shelf { pools, regions: Arc::clone(&regions), served: Mutex::default() };
         let failed = || FarError::io("listen on", listen);
         let listener = TcpListener::bind(listen).map_err(failed())?;
-        let lanes = offers.rdma.map(|device| lanes(device, &regions));
+        let lanes = offers.rdma.map(|(device, most_bytes)| lanes(device, &regions, most_bytes));
         let mut settings = ServerSettings::new(regions, key.alone());
         settings.lanes = lanes;
         settings.certificates = certificates;

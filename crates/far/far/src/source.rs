@@ -176,6 +176,11 @@ impl Source {
         self.living_link().map(|link| link.fabric.name())
     }
 
+    /// Why the present connection does not read by the way that was chosen for it.
+    pub fn detour(&self) -> Option<String> {
+        self.living_link()?.fabric.detour()
+    }
+
     /// Whether bytes of this image are read at present without any code of its node; `None` without a connection.
     pub fn is_one_sided(&self, image: &FarImage) -> Option<bool> {
         let link = self.living_link()?;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::charge;
-use crate::map::SharedMap;
+use crate::map::GatherMap;
 use crate::media::{self, Medium};
 
 /// Where the pool's memory is charged to.
@@ -43,21 +43,22 @@ impl Account {
         Account { medium, group }
     }
 
+    /// An account that each writer pays for itself.
+    pub(crate) fn of_writers(medium: Medium, why: &str) -> Account {
+        Account { medium, group: Err(why.to_owned()) }
+    }
+
     /// The cgroup, made if it is not there; or why there is none.
     fn group(&self) -> Result<&Group, String> {
         let group = self.group.as_ref().map_err(String::clone)?;
         group.make().map(|()| group)
     }
 
-    /// Gives memory to a range of `file`, mapped as `map`.
-    pub(crate) fn reserve(
-        &self,
-        file: &File,
-        map: &SharedMap,
-        range: &Range<u64>,
-    ) -> io::Result<()> {
+    /// Gives memory to a range of `file`.
+    pub(crate) fn reserve(&self, file: &File, range: &Range<u64>) -> io::Result<()> {
+        let map = GatherMap::new(file, range.end)?;
         if let Ok(group) = self.group()
-            && let Some(done) = charge::reserve_in(&group.members()?, file, map, range)
+            && let Some(done) = charge::reserve_in(&group.members()?, file, &map, range)
         {
             return done;
         }

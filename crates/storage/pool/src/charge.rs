@@ -18,17 +18,17 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
-use crate::map::SharedMap;
+use crate::map::GatherMap;
 
 /// Exit status of a child that could not join the cgroup; above every errno.
 const NOT_JOINED: c_int = 255;
 
-/// Gives memory to a range of `file`, which is mapped as `map`, charged to the cgroup whose member
-/// list is `members`. `None` if the cgroup cannot be joined.
+/// Gives memory to a range of `file`, charged to the cgroup whose member
+/// list is `members`, and gathers its pages by `map`. `None` if the cgroup cannot be joined.
 pub(crate) fn reserve_in(
     members: &CStr,
     file: &File,
-    map: &SharedMap,
+    map: &GatherMap,
     range: &Range<u64>,
 ) -> Option<io::Result<()>> {
     let file = file.as_raw_fd();
@@ -76,7 +76,7 @@ fn close_all_but(kept: RawFd) {
     close(kept + 1, RawFd::MAX);
 }
 
-fn child(members: &CStr, file: RawFd, map: &SharedMap, range: &Range<u64>) -> ! {
+fn child(members: &CStr, file: RawFd, map: &GatherMap, range: &Range<u64>) -> ! {
     let status = if join(members) { reserve(file, range) } else { NOT_JOINED };
     if status == 0 {
         map.gather(range);

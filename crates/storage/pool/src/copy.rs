@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_get_seals, memfd_create};
 use crate::error::PoolError;
 use crate::image_file::ImageFile;
 use crate::lock;
-use crate::map::SharedMap;
+use crate::map::GatherMap;
 use crate::media::{self, Medium};
 use crate::pool::Pool;
 
@@ -57,7 +57,7 @@ impl Pool {
         Ok(file.into())
     }
 
-    fn new_copy(&self, image: &ImageFile) -> io::Result<(File, SharedMap)> {
+    fn new_copy(&self, image: &ImageFile) -> io::Result<(File, GatherMap)> {
         let start = format!("{NAME}{}:", image.id.cid);
         let name = [start.as_bytes(), self.path().as_os_str().as_bytes()].concat();
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -66,7 +66,7 @@ impl Pool {
         file.set_len(bytes)?;
         media::reserve(Medium::Tmpfs, &file, &(0..bytes))?;
         let reader = File::from(lock::reopen(&file, OFlags::RDONLY)?);
-        let map = SharedMap::read_only(&reader, bytes)?;
+        let map = GatherMap::new(&reader, bytes)?;
         map.gather(&(0..farfork_types::align_down(bytes, CHUNK_BYTES)));
         Ok((file, map))
     }

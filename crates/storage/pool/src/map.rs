@@ -21,16 +21,8 @@ impl SharedMap {
         MmapOptions::new().len(bytes as usize).map_raw(file).map(SharedMap)
     }
 
-    /// The same, which can be read and gathered only.
-    pub(crate) fn read_only(file: &File, bytes: u64) -> io::Result<SharedMap> {
-        MmapOptions::new().len(bytes as usize).map_raw_read_only(file).map(SharedMap)
-    }
-
     fn at(&self, range: &Range<u64>) -> *mut u8 {
-        let is_inside = range.start <= range.end && range.end <= self.0.len() as u64;
-        assert!(is_inside, "bytes {range:?} lie outside of the mapped file");
-        // SAFETY: `start` was just shown to lie within the mapping.
-        unsafe { self.0.as_mut_ptr().add(range.start as usize) }
+        within(&self.0, range)
     }
 
     /// Bytes of a file that no other process can reach.
@@ -54,6 +46,20 @@ impl SharedMap {
         let (offset, len) = (range.start as usize, (range.end - range.start) as usize);
         let _ = self.0.advise_range(Advice::PopulateWrite, offset, len);
     }
+}
+
+/// The same, to gather pages by, and for nothing else.
+///
+/// Memory that a file was given (`fallocate`) and that was never touched counts as a hole until its first fault or
+/// write clears it. `MADV_COLLAPSE` maps such a huge page as it is (seen in Linux 6.12 and 6.18): what is then written by that mapping
+/// meets no fault, so that it reads as zeros, and the next fault of another mapping clears it. So no byte is read
+/// or written by this one.
+pub(crate) struct GatherMap(MmapRaw);
+
+impl GatherMap {
+    pub(crate) fn new(file: &File, bytes: u64) -> io::Result<GatherMap> {
+        MmapOptions::new().len(bytes as usize).map_raw_read_only(file).map(GatherMap)
+    }
 
     /// Gathers what the kernel could only give in small pages into huge ones. It gives a file of
     /// tmpfs what is at hand, and looks no further. What cannot be gathered stays, and so does all
@@ -67,7 +73,7 @@ impl SharedMap {
     /// The kernel ends at the first chunk that it finds no memory for, and does not say which: the
     /// halves are tried then. What is gathered already takes it next to no time.
     fn gather_part(&self, offset: u64, bytes: u64, tries: &mut u32) {
-        let start = self.at(&(offset..offset + bytes));
+        let start = within(&self.0, &(offset..offset + bytes));
         // SAFETY: the range lies in the mapping; no byte of it changes.
         let done = unsafe { libc::madvise(start.cast(), bytes as usize, MADV_COLLAPSE) } == 0;
         if done || *tries == 0 {
@@ -81,4 +87,12 @@ impl SharedMap {
         self.gather_part(offset, half, tries);
         self.gather_part(offset + half, bytes - half, tries);
     }
+}
+
+/// Where a range of a mapping begins.
+fn within(map: &MmapRaw, range: &Range<u64>) -> *mut u8 {
+    let is_inside = range.start <= range.end && range.end <= map.len() as u64;
+    assert!(is_inside, "bytes {range:?} lie outside of the mapped file");
+    // SAFETY: `start` was just shown to lie within the mapping.
+    unsafe { map.as_mut_ptr().add(range.start as usize) }
 }

@@ -184,7 +184,7 @@ impl ImageWriter<'_> {
             let map = SharedMap::new(file, bytes)?;
             let placement = Placement::of(file)?;
             for range in &chunks {
-                placement.during(file, range, || self.pool.account.reserve(file, &map, range))?;
+                placement.during(file, range, || self.pool.account.reserve(file, range))?;
             }
             Ok(map)
         };
@@ -200,7 +200,7 @@ impl ImageWriter<'_> {
         file.set_len(range.end)?;
         let map = SharedMap::new(file, range.end)?;
         let placement = Placement::of(file)?;
-        placement.during(file, range, || self.pool.account.reserve(file, &map, range))?;
+        placement.during(file, range, || self.pool.account.reserve(file, range))?;
         self.map = Some(map);
         Ok(())
     }

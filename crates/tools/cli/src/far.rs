@@ -82,6 +82,10 @@ pub(crate) struct ServeArgs {
     /// certificates do not use it.
     #[arg(long, value_name = "DEVICE")]
     rdma: Option<String>,
+    /// How much of images is pinned for that device at most. Images beyond that are read by TCP. Default: half of the
+    /// machine's memory.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "rdma")]
+    rdma_limit: Option<u64>,
 }
 
 /// What to mount.
@@ -225,6 +229,8 @@ fn serve(args: &ServeArgs) -> CommandResult {
     let by_device = rdma.as_ref().map_or_else(String::new, |device| {
         format!(", and by RDMA, unencrypted, with the device {}", device.name())
     });
+    let half = || rustix::system::sysinfo().totalram / 2;
+    let rdma = rdma.map(|device| (device, args.rdma_limit.unwrap_or_else(half)));
     let offers = Offers { local, rdma };
     let server = FarServer::start(&args.listen, &[&path], key, tls.as_ref(), offers)?;
     println!("{}", server.address());
@@ -330,6 +336,9 @@ fn status(json: bool) -> CommandResult {
                 size::show(images().map(|image| image.bytes).sum()),
                 mount.failed_reads
             );
+            if let Some(why) = images().find_map(|image| image.detour.as_deref()) {
+                println!("    not by RDMA: {why}");
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -59,7 +59,7 @@ pub fn examine() -> Result<Vec<String>, RdmaError> {
 }
 
 /// Lanes of a server.
-pub fn lanes(device: Device, _regions: &Arc<Regions>) -> Lanes {
+pub fn lanes(device: Device, _regions: &Arc<Regions>, _most_bytes: u64) -> Lanes {
     match device.0 {}
 }
 

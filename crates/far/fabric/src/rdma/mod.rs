@@ -23,6 +23,8 @@ mod error;
 #[cfg(feature = "rdma")]
 mod device;
 #[cfg(feature = "rdma")]
+mod pins;
+#[cfg(feature = "rdma")]
 mod reading;
 #[cfg(feature = "rdma")]
 mod reads;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,9 @@ const FIRST_READ: Duration = Duration::from_secs(1);
 const REPAIR: Duration = Duration::from_secs(2);
 /// How often a read is tried: a window may be withdrawn and given anew.
 const ATTEMPTS: u32 = 3;
+/// When a window is asked for again that the server has not given, or not in time: it registers a whole file. The region
+/// is read over the connection meanwhile.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Looks for answers before the thread sleeps between two of them.
 const LOOKS: u32 = 200;
 const NAP: Duration = Duration::from_micros(30);
@@ -42,7 +45,13 @@ pub(super) struct Inner {
     reads: Reads,
     /// By the key of the region.
     pub(super) windows: Mutex<HashMap<[u8; RegionKey::BYTES], Window>>,
+    /// Regions whose window took too long, and when it is asked for again.
+    late: Mutex<HashMap<[u8; RegionKey::BYTES], Instant>>,
     refused: AtomicU64,
+    /// Why all is read over the connection from then on.
+    left: OnceLock<String>,
+    /// Why the server gave no window, last.
+    no_window: Mutex<Option<String>>,
     end: OwnEnd,
 }
 
@@ -88,16 +97,22 @@ impl Rdma {
             Err(error) => return Err(Box::new((control, error))),
         };
         let reads = Reads::new(control.peer(), queue, bytes);
-        let (windows, refused) = (Mutex::default(), AtomicU64::new(0));
-        let inner = Arc::new(Inner { control, reads, windows, refused, end });
+        let inner = Arc::new(Inner {
+            control,
+            reads,
+            windows: Mutex::default(),
+            late: Mutex::default(),
+            refused: AtomicU64::new(0),
+            left: OnceLock::new(),
+            no_window: Mutex::default(),
+            end,
+        });
         let for_thread = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("fabric-rdma".to_owned());
-        // Without the thread there is no connection at all: the machine is out of threads.
+        // Without the thread the connection reads by itself: the machine is out of threads.
         let poller = thread.spawn(move || for_thread.poll()).ok();
         if poller.is_none() {
-            let why = "no thread can be started".to_owned();
-            let peer = inner.control.peer().to_owned();
-            inner.reads.end(FabricError::Broken { peer, why }, Vec::new());
+            inner.leave("no thread can be started".to_owned(), Vec::new());
         }
         Ok(Rdma { inner, poller })
     }
@@ -151,7 +166,7 @@ impl OwnEnd {
                 }
                 Some(_) => break,
                 None if Instant::now() > until => {
-                    let why = "its device does not answer".to_owned();
+                    let why = NO_ANSWER.to_owned();
                     return Err(peer_error(control, why));
                 }
                 None => std::thread::sleep(NAP),
@@ -171,14 +186,64 @@ impl Inner {
         let window = match known {
             Some(window) => window,
             None => {
-                let answer = self.control.ask_service(WINDOW, &bytes, deadline)?;
-                let odd = || self.broken_by("it gave something that is not a window".to_owned());
-                let window = Window::from_bytes(&answer).ok_or_else(odd)?;
+                let Some(window) = self.ask(&bytes, deadline)? else { return Ok(None) };
                 lock(&self.windows).insert(bytes, window);
                 window
             }
         };
         Ok((window.bytes > 0).then_some(window))
+    }
+
+    /// `None` for one that takes the server long: reads must not wait for it until their deadline.
+    fn ask(
+        &self,
+        key: &[u8; RegionKey::BYTES],
+        deadline: Instant,
+    ) -> Result<Option<Window>, FabricError> {
+        let now = Instant::now();
+        if lock(&self.late).get(key).is_some_and(|again| now < *again) {
+            return Ok(None);
+        }
+        let soon = now + (deadline - now) / 2;
+        match self.control.ask_service(WINDOW, key, soon) {
+            Ok(answer) => {
+                lock(&self.late).remove(key);
+                let odd = || self.broken_by("it gave something that is not a window".to_owned());
+                Window::from_bytes(&answer).ok_or_else(odd).map(Some)
+            }
+            // It may have a reason of its own: whether the region can be read is found over the connection.
+            Err(
+                error @ (FabricError::DeadlinePassed { .. }
+                | FabricError::Refused { refusal: Refusal::Failed { .. }, .. }),
+            ) => {
+                *lock(&self.no_window) = Some(error.to_string());
+                lock(&self.late).insert(*key, now + AGAIN);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the device up. What it has not answered, and all that comes later, is read over the connection.
+    fn leave(&self, why: String, reads: Vec<Read>) {
+        // First: a read that finds the device gone must find the reason.
+        let why = self.left.get_or_init(|| why).clone();
+        let open = self.reads.leave(self.broken_by(why));
+        reads.into_iter().chain(open).for_each(|read| self.go_over(read));
+    }
+
+    /// Reads over the connection what the device does not.
+    fn go_over(&self, read: Read) {
+        let Read { index, segment, deadline, .. } = read;
+        let completions = self.reads.release(read);
+        let asked = self.control.submit_into(index, &[segment], &completions, deadline);
+        if let Err(error) = asked {
+            completions.put(Completion { segment: index, result: Err(error) });
+        }
+    }
+
+    fn has_left(&self) -> bool {
+        self.left.get().is_some()
     }
 
     /// Starts the read of a segment in a window.
@@ -196,6 +261,18 @@ impl Inner {
         Ok(())
     }
 
+    /// The same; over the connection if the device is given up just now.
+    fn start_or_go_over(&self, read: Read) -> Result<(), FabricError> {
+        let (index, segment, deadline) = (read.index, read.segment, read.deadline);
+        let completions = read.completions.clone();
+        match self.start(read) {
+            Err(FabricError::Broken { .. }) if self.has_left() => {
+                self.control.submit_into(index, &[segment], &completions, deadline)
+            }
+            done => done,
+        }
+    }
+
     /// Takes in answers until the connection ends.
     fn poll(&self) {
         let mut looks = 0;
@@ -208,6 +285,8 @@ impl Inner {
                     looks += 1;
                     if let Some(error) = self.control.broken() {
                         self.reads.end(error, Vec::new());
+                    } else if looks >= LOOKS && self.reads.is_overdue() {
+                        self.leave(NO_ANSWER.to_owned(), Vec::new());
                     } else if looks < LOOKS {
                         std::thread::yield_now();
                     } else {
@@ -233,18 +312,25 @@ impl Inner {
         found
     }
 
-    /// A refused read ends the queue pair, and all reads behind it. Those are started anew by another one.
+    /// A refused read ends the queue pair, and all reads behind it. Those are started anew by another one. Any other failure is
+    /// one of the network or a device.
     fn repair(&self, number: u64, status: u32) {
         let (failed, mut others) = self.reads.fail(number);
-        if let Some(mut read) = failed {
-            read.attempts += 1;
-            let is_refused = status == WorkCompletionStatus::RemoteAccessError as u32;
-            let again = if is_refused { self.renew(&mut read, &mut others) } else { Ok(()) };
-            match again {
-                Ok(()) if read.attempts < ATTEMPTS => others.push(read),
-                Ok(()) => self.reads.finish(read, Err(self.broken_by(status_words(status)))),
-                Err(error) => self.reads.finish(read, Err(error)),
-            }
+        let Some(mut read) = failed else { return self.reopen(others) };
+        read.attempts += 1;
+        if status != WorkCompletionStatus::RemoteAccessError as u32 {
+            let is_last = read.attempts >= ATTEMPTS || read.is_late();
+            others.push(read);
+            return if is_last {
+                self.leave(status_words(status), others)
+            } else {
+                self.reopen(others)
+            };
+        }
+        match self.renew(&mut read, &mut others) {
+            Ok(true) if read.attempts < ATTEMPTS => others.push(read),
+            Ok(_) => self.go_over(read),
+            Err(error) => self.reads.finish(read, Err(error)),
         }
         self.reopen(others);
     }
@@ -253,9 +339,8 @@ impl Inner {
     fn replace(&self) {
         let (_, mut others) = self.reads.fail(0);
         others.iter_mut().for_each(|read| read.attempts += 1);
-        for tired in others.extract_if(.., |read| read.attempts >= ATTEMPTS) {
-            let why = "the device takes no reads".to_owned();
-            self.reads.finish(tired, Err(self.broken_by(why)));
+        if others.iter().any(|read| read.attempts >= ATTEMPTS) {
+            return self.leave("the device takes no reads".to_owned(), others);
         }
         self.reopen(others);
     }
@@ -264,34 +349,36 @@ impl Inner {
     fn reopen(&self, others: Vec<Read>) {
         match self.end.open(&self.control, Instant::now() + REPAIR) {
             Ok((queue, _)) => self.reads.go_on(queue, others),
-            Err(error) => {
-                let error = self.control.broken().unwrap_or(self.broken_by(error.to_string()));
-                self.reads.end(error, others);
-            }
+            Err(error) => match self.control.broken() {
+                Some(broken) => self.reads.end(broken, others),
+                None => self.leave(error.to_string(), others),
+            },
         }
     }
 
-    /// The window of a read was withdrawn: asks for another one, for all reads of that region.
-    fn renew(&self, read: &mut Read, others: &mut Vec<Read>) -> Result<(), FabricError> {
+    /// The window of a read was withdrawn: asks for another one, for all reads of that region. Whether there is one; without
+    /// it they are read over the connection.
+    fn renew(&self, read: &mut Read, others: &mut Vec<Read>) -> Result<bool, FabricError> {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let key = read.segment.key;
         lock(&self.windows).remove(&key.to_bytes());
         let deadline = read.deadline.min(Instant::now() + REPAIR);
-        let none = || self.broken_by("its region cannot be read by its device any more".to_owned());
-        let renewed = self.window(&key, deadline).and_then(|window| window.ok_or_else(none));
+        let renewed = self.window(&key, deadline);
         let of_region = others.extract_if(.., |other| other.segment.key == key);
         let same: Vec<Read> = of_region.collect();
         for mut other in same {
             match &renewed {
-                Ok(window) => {
+                Ok(Some(window)) => {
                     other.window = *window;
                     others.push(other);
                 }
+                Ok(None) => self.go_over(other),
                 Err(error) => self.reads.finish(other, Err(error.clone())),
             }
         }
-        read.window = renewed?;
-        Ok(())
+        let window = renewed?;
+        read.window = window.unwrap_or(read.window);
+        Ok(window.is_some())
     }
 
     fn refused(&self, refusal: Refusal) -> FabricError {
@@ -305,16 +392,21 @@ impl Inner {
 
 impl Fabric for Rdma {
     fn name(&self) -> &'static str {
-        "rdma"
+        if self.inner.has_left() { self.inner.control.name() } else { "rdma" }
     }
 
     fn is_one_sided(&self) -> bool {
-        true
+        !self.inner.has_left()
     }
 
     fn is_one_sided_for(&self, key: &RegionKey) -> bool {
         let known = lock(&self.inner.windows).get(&key.to_bytes()).copied();
-        known.is_some_and(|window| window.bytes > 0)
+        self.is_one_sided() && known.is_some_and(|window| window.bytes > 0)
+    }
+
+    fn detour(&self) -> Option<String> {
+        let left = self.inner.left.get().map(|why| self.inner.broken_by(why.clone()).to_string());
+        left.or_else(|| lock(&self.inner.no_window).clone())
     }
 
     fn peer(&self) -> &str {
@@ -322,7 +414,8 @@ impl Fabric for Rdma {
     }
 
     fn broken(&self) -> Option<FabricError> {
-        self.inner.control.broken().or_else(|| self.inner.reads.ended())
+        let ended = || self.inner.reads.ended().filter(|_| !self.inner.has_left());
+        self.inner.control.broken().or_else(ended)
     }
 
     fn submit(&self, segments: &[Segment], deadline: Instant) -> Result<Batch, FabricError> {
@@ -336,11 +429,14 @@ impl Fabric for Rdma {
         let mut first = 0;
         // Side by side those of one region.
         for same in segments.chunk_by(|one, next| one.key == next.key) {
-            match self.inner.window(&same[0].key, deadline) {
+            let has_left = self.inner.has_left();
+            let window =
+                if has_left { Ok(None) } else { self.inner.window(&same[0].key, deadline) };
+            match window {
                 Ok(Some(window)) => {
                     for (index, segment) in (first..).zip(same) {
                         let read = Read::new(index, *segment, window, &completions, deadline);
-                        self.inner.start(read)?;
+                        self.inner.start_or_go_over(read)?;
                     }
                 }
                 Ok(None) => {
@@ -377,11 +473,13 @@ fn peer_error(control: &Connection, why: String) -> RdmaError {
     RdmaError::Peer { peer: control.peer().to_owned(), why }
 }
 
+const NO_ANSWER: &str = "its device does not answer";
+
 /// What a device answers instead of bytes.
 fn status_words(status: u32) -> String {
     let named = [
         (WorkCompletionStatus::RemoteAccessError, "its device refuses the window"),
-        (WorkCompletionStatus::RetryCounterExceededError, "its device does not answer"),
+        (WorkCompletionStatus::RetryCounterExceededError, NO_ANSWER),
         (WorkCompletionStatus::WorkRequestFlushedError, "the queue pair has ended"),
         (WorkCompletionStatus::RemoteOperationError, "its device failed"),
     ];

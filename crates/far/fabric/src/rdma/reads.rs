@@ -18,6 +18,7 @@ pub struct Read {
     pub window: Window,
     pub completions: Completions,
     pub deadline: Instant,
+    started: Instant,
     /// How often it has failed.
     pub attempts: u32,
     /// Where its bytes go.
@@ -41,6 +42,8 @@ struct State {
     places: Places,
     /// Reads of a queue pair that has failed, which the next one gets.
     held: usize,
+    /// When the device last answered.
+    answered: Instant,
     ended: Option<FabricError>,
 }
 
@@ -53,7 +56,13 @@ impl Read {
         deadline: Instant,
     ) -> Read {
         let completions = completions.clone();
-        Read { index, segment, window, completions, deadline, attempts: 0, place: 0 }
+        let started = Instant::now();
+        Read { index, segment, window, completions, deadline, started, attempts: 0, place: 0 }
+    }
+
+    /// Whether half of its time has passed: the other half belongs to another way.
+    pub fn is_late(&self) -> bool {
+        Instant::now() > self.started + (self.deadline - self.started) / 2
     }
 }
 
@@ -62,7 +71,8 @@ impl Reads {
         let places = Places::new(buffer_bytes);
         let (queue, open) = (Some(queue), HashMap::new());
         // Number 0 was the first read of the connection, of a token.
-        let state = Mutex::new(State { queue, next: 1, open, places, held: 0, ended: None });
+        let (held, ended, answered) = (0, None, Instant::now());
+        let state = Mutex::new(State { queue, next: 1, open, places, held, answered, ended });
         Reads { peer: peer.to_owned(), state, changed: Condvar::new() }
     }
 
@@ -112,7 +122,10 @@ impl Reads {
 
     /// The device has read all bytes.
     pub fn complete(&self, number: u64, buffer: &Registered) {
-        let Some(read) = self.state().open.remove(&number) else { return };
+        let mut state = self.state();
+        state.answered = Instant::now();
+        let Some(read) = state.open.remove(&number) else { return };
+        drop(state);
         let bytes = buffer.copy(read.place, read.segment.bytes);
         let peer = || self.peer.clone();
         let result = bytes.ok_or_else(|| FabricError::Broken {
@@ -127,6 +140,13 @@ impl Reads {
         self.state().places.give(read.place, read.segment.bytes);
         self.changed.notify_all();
         read.completions.put(Completion { segment: read.index, result });
+    }
+
+    /// Gives the place of a read back that goes another way; where its end is handed in.
+    pub fn release(&self, read: Read) -> Completions {
+        self.state().places.give(read.place, read.segment.bytes);
+        self.changed.notify_all();
+        read.completions
     }
 
     /// Takes all reads from the device, whose queue pair failed at this one.
@@ -166,6 +186,28 @@ impl Reads {
         for read in reads.into_iter().chain(open.into_values()) {
             self.finish_as(read, Some(&error));
         }
+    }
+
+    /// Whether the device has answered nothing for so long that a read had better go another way: that must have half of
+    /// its time.
+    pub fn is_overdue(&self) -> bool {
+        let (state, now) = (self.state(), Instant::now());
+        state
+            .open
+            .values()
+            .any(|read| now > read.started.max(state.answered) + (read.deadline - read.started) / 2)
+    }
+
+    /// Ends reads by the device, and returns those that it has not answered, with their places: without its queue pair it writes to
+    /// none.
+    pub fn leave(&self, error: FabricError) -> Vec<Read> {
+        let mut state = self.state();
+        state.queue = None;
+        state.ended.get_or_insert(error);
+        let open: Vec<Read> = std::mem::take(&mut state.open).into_values().collect();
+        drop(state);
+        self.changed.notify_all();
+        open
     }
 
     pub fn ended(&self) -> Option<FabricError> {

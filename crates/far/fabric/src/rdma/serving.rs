@@ -9,18 +9,21 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 
 use super::device::{Address, Device};
 use super::error::RdmaError;
+use super::pins::{Pin, Pins};
 use super::verbs::{Queue, Registered};
 use super::wire::{CONNECT, End, Offer, TOKEN_BYTES, WINDOW, Window};
 use crate::error::Refusal;
 use crate::lane::{Lane, Lanes};
 use crate::region::{Exposed, RegionKey, Regions};
 
-/// Lanes of a server that offers its regions by `device`.
-pub fn lanes(device: Device, regions: &Arc<Regions>) -> Lanes {
+/// Lanes of a server that offers its regions by `device`, and pins at most so many bytes of them.
+pub fn lanes(device: Device, regions: &Arc<Regions>, most_bytes: u64) -> Lanes {
     let (device, regions) = (Arc::new(device), Arc::clone(regions));
+    let pins = Pins::new(most_bytes);
     Arc::new(move || {
         let (device, regions) = (Arc::clone(&device), Arc::clone(&regions));
-        Box::new(Serving { device, regions, open: Mutex::default(), windows: Mutex::default() })
+        let (pins, open, windows) = (Arc::clone(&pins), Mutex::default(), Mutex::default());
+        Box::new(Serving { device, regions, pins, open, windows })
     })
 }
 
@@ -28,6 +31,7 @@ pub fn lanes(device: Device, regions: &Arc<Regions>) -> Lanes {
 struct Serving {
     device: Arc<Device>,
     regions: Arc<Regions>,
+    pins: Arc<Pins>,
     /// What the client reads by; none before its first call.
     open: Mutex<Option<Open>>,
     /// By the key of the region.
@@ -45,7 +49,7 @@ struct Open {
 }
 
 /// A region that the client may read until it is withdrawn.
-struct Exposure(Mutex<Option<Registered>>);
+struct Exposure(Mutex<Option<(Registered, Pin)>>);
 
 impl Exposed for Exposure {
     fn withdraw(&self) {
@@ -56,7 +60,7 @@ impl Exposed for Exposure {
 
 impl Exposure {
     fn window(&self) -> Option<Window> {
-        lock(&self.0).as_ref().map(Registered::window)
+        lock(&self.0).as_ref().map(|(registered, _)| registered.window())
     }
 }
 
@@ -99,7 +103,9 @@ impl Serving {
     fn window(&self, key: &[u8; RegionKey::BYTES]) -> Result<Window, Refusal> {
         let domain = lock(&self.open).as_ref().map(|open| Arc::clone(&open.domain));
         let domain = domain.ok_or_else(|| refusal("the client has not connected by RDMA"))?;
-        self.regions.expose(&RegionKey::from_bytes(key), |region| {
+        let key_of_region = RegionKey::from_bytes(key);
+        let id = key_of_region.id;
+        self.regions.expose(&key_of_region, |region| {
             let mut windows = lock(&self.windows);
             windows.retain(|_, one| lock(&one.0).is_some());
             if let Some((known, window)) =
@@ -108,16 +114,19 @@ impl Serving {
                 return Ok((Arc::clone(known) as Arc<dyn Exposed>, window));
             }
             let bytes = region.bytes();
-            let registered = region
-                .file()
-                .filter(|_| bytes > 0)
-                .and_then(|file| Registered::file(&domain, file, bytes).ok());
+            let registered = match region.file().filter(|_| bytes > 0) {
+                Some(file) => {
+                    let pin = self.pins.take(id, bytes).map_err(|error| refusal(&error))?;
+                    Registered::file(&domain, file, bytes).ok().map(|made| (made, pin))
+                }
+                None => None,
+            };
             if registered.is_some() {
                 // A region that cannot be read now is refused, as it is when its bytes are asked for.
                 let read = region.read(0, &mut []);
                 read.map_err(|error| Refusal::read_failed(&error))?;
             }
-            let window = registered.as_ref().map_or(Window::NONE, Registered::window);
+            let window = registered.as_ref().map_or(Window::NONE, |(made, _)| made.window());
             let exposure = Arc::new(Exposure(Mutex::new(registered)));
             windows.insert(*key, Arc::clone(&exposure));
             Ok((exposure, window))

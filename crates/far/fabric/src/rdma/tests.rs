@@ -42,7 +42,7 @@ fn bed() -> Option<Bed> {
     let served = FileRegion::new(file.try_clone().unwrap()).unwrap();
     let region = regions.register(Arc::new(served)).unwrap();
     let mut settings = ServerSettings::new(Arc::clone(&regions), key.clone().alone());
-    settings.lanes = Some(lanes(Device::named(&name).unwrap(), &regions));
+    settings.lanes = Some(lanes(Device::named(&name).unwrap(), &regions, 4 * BYTES));
     // The address of the device, where it is one of this machine.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start(listener, settings).unwrap();

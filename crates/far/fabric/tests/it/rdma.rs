@@ -4,12 +4,11 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
 use farfork_fabric::rdma::{Device, Rdma, examine, lanes};
 use farfork_fabric::tcp::{ClientSettings, Connection, Server, ServerSettings};
-use farfork_fabric::{Fabric, Region, Regions, SharedKey};
+use farfork_fabric::{Fabric, Lane, Refusal, Region, RegionKey, Regions, SharedKey};
 
 use crate::conformance::{self, Bed, Numbers, Served};
 
@@ -42,13 +41,13 @@ fn serve(regions: Arc<Regions>, window_bytes: u64) -> (Box<dyn Fabric>, Box<dyn 
     let key = SharedKey::random().unwrap();
     let mut settings = ServerSettings::new(Arc::clone(&regions), key.clone().alone());
     let device = Device::named(&device().unwrap()).unwrap();
-    settings.lanes = Some(lanes(device, &regions));
+    settings.lanes = Some(lanes(device, &regions, 1 << 30));
     let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), settings).unwrap();
     let settings = ClientSettings { window_bytes, ..ClientSettings::default() };
     let address = server.address().to_string();
     let control = Connection::connect(&address, &key, settings.clone()).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let fabric = Rdma::beside(control, &settings, deadline).map_err(|without| without.1).unwrap();
+    let beside = Rdma::beside(control, &settings, conformance::soon());
+    let fabric = beside.map_err(|without| without.1).unwrap();
     assert_eq!((fabric.name(), fabric.is_one_sided()), ("rdma", true));
     (Box::new(fabric), Box::new(Serving(server)))
 }
@@ -165,4 +164,89 @@ tests_with_a_device!(
     }
 );
 
-tests_with_a_device!(own, crate::rdma::OneSided, crate::rdma { no_code_reads });
+/// The lane of a server, which can be taken away while its connection stays.
+struct Severable(Arc<Mutex<Option<Box<dyn Lane>>>>);
+
+impl Lane for Severable {
+    fn answer(&self, code: u8, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let gone = || Refusal::Failed { why: "it has no device any more".to_owned() };
+        self.0.lock().unwrap().as_ref().ok_or_else(gone)?.answer(code, request)
+    }
+}
+
+/// A region of a file, a client that reads it by a device, and what stands between them.
+struct Severed {
+    fabric: Rdma,
+    key: RegionKey,
+    lane: Arc<Mutex<Option<Box<dyn Lane>>>>,
+    _server: Server,
+}
+
+fn severable(bed: &dyn Bed, bytes: u64, most_bytes: u64) -> Severed {
+    let (regions, shared) = (Arc::new(Regions::new()), SharedKey::random().unwrap());
+    let key = regions.register(bed.region(Numbers::new(bytes))).unwrap();
+    let mut settings = ServerSettings::new(Arc::clone(&regions), shared.clone().alone());
+    let make = lanes(Device::named(&device().unwrap()).unwrap(), &regions, most_bytes);
+    let lane = Arc::new(Mutex::new(Some(make())));
+    let given = Arc::clone(&lane);
+    settings.lanes = Some(Arc::new(move || Box::new(Severable(Arc::clone(&given)))));
+    let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), settings).unwrap();
+    let settings = ClientSettings::default();
+    let address = server.address().to_string();
+    let control = Connection::connect(&address, &shared, settings.clone()).unwrap();
+    let beside = Rdma::beside(control, &settings, conformance::soon());
+    let fabric = beside.map_err(|without| without.1).unwrap();
+    Severed { fabric, key, lane, _server: server }
+}
+
+impl Severed {
+    fn is_read(&self, offset: u64) {
+        let mut into = vec![0; 100_000];
+        self.fabric.read(self.key, offset, &mut into, conformance::soon()).unwrap();
+        assert!(into == Numbers::expected(offset, into.len()));
+    }
+}
+
+/// The device dies, the connection does not: what was in flight and what comes later arrives over the connection.
+fn a_dead_device_is_no_dead_server(bed: &dyn Bed) {
+    let severed = severable(bed, 1 << 20, 1 << 30);
+    severed.is_read(5);
+    assert_eq!(
+        (severed.fabric.name(), severed.fabric.is_one_sided_for(&severed.key)),
+        ("rdma", true)
+    );
+    // The queue pair and the windows go, without a word to the client.
+    drop(severed.lane.lock().unwrap().take());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let severed = &severed;
+            scope.spawn(move || (0..8).for_each(|i| severed.is_read(thread * 100_000 + i)));
+        }
+    });
+    let fabric = &severed.fabric;
+    assert_eq!((fabric.name(), fabric.is_one_sided()), ("tcp", false));
+    assert!(!fabric.is_one_sided_for(&severed.key));
+    assert!(fabric.broken().is_none());
+    let why = fabric.detour().unwrap();
+    assert!(why.contains("does not answer") || why.contains("no device any more"), "{why}");
+}
+
+/// A server that may not pin a region says so, and its bytes come over the connection; those of others by the device.
+fn what_may_not_be_pinned_is_read_over_the_connection(bed: &dyn Bed) {
+    let severed = severable(bed, 1 << 20, (1 << 20) - 1);
+    severed.is_read(5);
+    let fabric = &severed.fabric;
+    assert_eq!((fabric.name(), fabric.is_one_sided_for(&severed.key)), ("rdma", false));
+    let why = fabric.detour().unwrap();
+    assert!(why.contains("cannot pin 1048576 bytes more") && why.contains("--rdma-limit"), "{why}");
+}
+
+tests_with_a_device!(
+    own,
+    crate::rdma::OneSided,
+    crate::rdma {
+        no_code_reads,
+        a_dead_device_is_no_dead_server,
+        what_may_not_be_pinned_is_read_over_the_connection,
+    }
+);

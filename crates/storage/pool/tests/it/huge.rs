@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use farfork_pool::maps_huge_pages;
+use farfork_pool::{Pool, maps_huge_pages};
 use farfork_types::CHUNK_BYTES;
 use memmap2::{Advice, MmapOptions};
 
@@ -40,6 +40,39 @@ fn images_are_in_huge_pages_but_for_their_small_parts() {
         4096 + 2 * CHUNK_BYTES
     );
     assert_eq!(huge_bytes(image.file(), 2 * CHUNK_BYTES), 2 * CHUNK_BYTES);
+}
+
+/// Memory that is gathered by the mapping that is then written reads as zeros, and is cleared by the next fault.
+#[test]
+fn what_is_written_is_there_with_and_without_a_cgroup() {
+    let place = Place::new();
+    let pool = place.pool();
+    written_in_parts(&pool);
+    written_in_parts(&pool.charged_to_writers());
+}
+
+/// An image as a checkpoint writes it: chunks, then more memory for what describes them, the first page, and holes.
+fn written_in_parts(pool: &Pool) {
+    let mut writer = pool.begin(None).unwrap();
+    writer.reserve(3 * CHUNK_BYTES).unwrap();
+    writer.populate();
+    writer.bytes_mut(CHUNK_BYTES..3 * CHUNK_BYTES).fill(7);
+    writer.reserve(4 * CHUNK_BYTES).unwrap();
+    writer.bytes_mut(3 * CHUNK_BYTES..3 * CHUNK_BYTES + 9000).fill(8);
+    writer.bytes_mut(0..100).fill(9);
+    writer.keep(&[0..4096, CHUNK_BYTES..3 * CHUNK_BYTES + 9000]).unwrap();
+    let (cid, _held) = writer.publish().unwrap();
+    let image = pool.find(cid).unwrap();
+    let all = |from: u64, bytes: u64, is: u8| {
+        let read = image.read(from, bytes).unwrap();
+        let wrong = read.iter().position(|byte| *byte != is);
+        let charged = pool.info().unwrap().charged_to;
+        assert_eq!(wrong, None, "{bytes} bytes at {from} should be {is} ({charged})");
+    };
+    all(0, 100, 9);
+    all(100, CHUNK_BYTES - 100, 0);
+    all(CHUNK_BYTES, 2 * CHUNK_BYTES, 7);
+    all(3 * CHUNK_BYTES, 9000, 8);
 }
 
 fn blocks(found: &std::fs::Metadata) -> u64 {
