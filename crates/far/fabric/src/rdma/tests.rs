@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::wire::Window;
@@ -143,6 +144,7 @@ fn no_read_outlives_a_revocation() {
     let client = bed.connect();
     client.known(bed.region);
     let segment = |i: u64| Segment { key: bed.region, offset: i % 8 * 4096, bytes: 16 << 10 };
+    let reading = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let readers = [(); 2].map(|()| {
             scope.spawn(|| {
@@ -156,6 +158,9 @@ fn no_read_outlives_a_revocation() {
                             Ok(bytes) => {
                                 assert!(bytes.iter().all(|byte| *byte == 1), "read too late");
                                 right += 1;
+                                if right == 1 {
+                                    reading.fetch_add(1, Ordering::Relaxed);
+                                }
                             }
                             Err(FabricError::Refused { refusal: Refusal::StaleKey, .. }) => {
                                 refused += 1;
@@ -169,7 +174,10 @@ fn no_read_outlives_a_revocation() {
                 }
             })
         });
-        std::thread::sleep(Duration::from_millis(100));
+        while reading.load(Ordering::Relaxed) < 2 {
+            assert!(readers.iter().all(|reader| !reader.is_finished()), "a reader has failed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         bed.regions.revoke(bed.region.id).unwrap();
         bed.file.write_all_at(&[2; BYTES as usize], 0).unwrap();
         for reader in readers {
