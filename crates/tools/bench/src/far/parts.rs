@@ -9,7 +9,7 @@ use farfork_far::place::Place;
 use farfork_far::start;
 use farfork_node::paths;
 use farfork_pool::{FarParts, ImageFile, Pool};
-use farfork_types::{Cid, Tiering};
+use farfork_types::{CHUNK_BYTES, Cid, Tiering, align_up};
 use rustix::fs::{Advice, fadvise};
 
 use super::{Far, end, failed};
@@ -19,7 +19,8 @@ use crate::error::{BenchError, io};
 use crate::testbed::Testbed;
 
 const START: &str = "parts-far";
-const POOL_BYTES: u64 = 256 << 20;
+/// Of the pool, beside the image.
+const ROOM_BYTES: u64 = 64 << 20;
 
 /// A copy of a lane's image in a pool of its own, without the cold parts.
 pub struct Parts {
@@ -34,7 +35,8 @@ impl Parts {
     pub fn new(lane: &mut Lane, testbed: &Testbed, far: &Far) -> Result<Parts, BenchError> {
         let (cid, id) = (lane.warm.cid, lane.warm.cid.to_string());
         let path = testbed.socket(&format!("parts-{}", lane.subject.name));
-        let pool = Pool::create(&path, POOL_BYTES)?;
+        let image_bytes = testbed.pool().find(cid)?.id.bytes;
+        let pool = Pool::create(&path, align_up(image_bytes, CHUNK_BYTES) + ROOM_BYTES)?;
         let place = Place::of(&paths::run_directory(), &far.address);
         let parts = Parts { path, pool, place, cid };
         let at = [&*id, "--far", &*far.address, "--far-key"];
