@@ -1,8 +1,8 @@
 //! Stored pages that a server has read and verified once, for all of its machines.
 //!
 //! Hot pages lie one after the other in the order in which they are replayed, wherever they lie in the image. So a
-//! replay reads nothing, verifies nothing a second time, and copies neighbours by one call, also those that are no
-//! neighbours in a repacked image.
+//! replay reads nothing, verifies nothing a second time, and copies neighbours by one call, also those that lie apart
+//! in a repacked image.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
