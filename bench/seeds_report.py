@@ -113,7 +113,7 @@ def goals() -> list[dict[str, Any]]:
             judged.append(goal(f"{subject}: state {COLLECTED}, ms", 5, values))
         if figure == "reply" and way.startswith("farfork") and name == "reply_ms":
             judged.append(goal(f"{subject}, {way}: first reply, ms", 10, values))
-            pairs = zip(values, post_copy, strict=False)
+            pairs = zip(values, post_copy, strict=bool(post_copy))
             shares = [seed / other for seed, other in pairs]
             if shares:
                 judged.append(goal(f"{subject}, {way}: of CRIU's post-copy", 0.1, shares))

@@ -15,6 +15,7 @@ Invariants:
 
 import ctypes
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,7 @@ class Region:
         self._mailboxes: dict[str, int] = {}
         self._is_paused = False
         self._open()
-        hooks.before_checkpoint(self._pause)
-        hooks.after_restore(self._resume)
+        _clients.add(self)
 
     @property
     def handle(self) -> int:
@@ -112,6 +112,24 @@ class Region:
         if self._is_paused:
             self._is_paused = False
             self._open()
+
+
+# Those that are in use: clients are made in calls, too, and hooks stay.
+_clients: "weakref.WeakSet[Region]" = weakref.WeakSet()
+
+
+@hooks.before_checkpoint
+def pause_all() -> None:
+    """Close the clients of this process, before a checkpoint."""
+    for client in list(_clients):
+        client._pause()
+
+
+@hooks.after_restore
+def resume_all() -> None:
+    """Open again those that were open."""
+    for client in list(_clients):
+        client._resume()
 
 
 class Mailbox:

@@ -1,5 +1,6 @@
 """Functions that pass objects through a region: cold, cloned, killed, and refused."""
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ from farfork import hooks, objects
 from farfork.demo.command import Farfork
 
 SIZE = "16M"
+# A user id that no namespace has.
+STRANGER = 54321
 # After so many calls an instance is checkpointed.
 CALLS = 2
 # A list of three objects, of which the root is sent: each has a reference and a number.
@@ -201,7 +204,8 @@ def end_instances(platform: Platform) -> None:
     """Kill all instances, and wait until they have ended."""
     pids = {one["pid"] for one in platform.instances()}
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     await_true(lambda: not pids & {one["pid"] for one in platform.instances()}, "they end")
 
 
@@ -217,7 +221,6 @@ def test_a_killed_instance_leaks_nothing(platform: Platform) -> None:
     assert objects_owned(platform) == 0
     answer = platform.call("send", first=1, dies=True)
     assert answer.status == 502, answer
-    assert any("killed by signal 9" in line for line in answer.body["logs"]), answer
     text = region(platform.farfork, "check", "guest/points")
     assert "1 dead clients recovered" in text, text
     assert objects_owned(platform) == 0
@@ -261,8 +264,17 @@ def test_a_namespace_reaches_its_own_regions_alone(platform: Platform) -> None:
         }
         assert platform.ask("PUT", "actions/looks?overwrite=true", body).status == 400
         # One that another user's processes own is not taken over.
-        path = Path(farfork.environment["FARFORK_POOL"], "users", "other", "regions", "secret")
-        assert path.stat().st_uid == os.geteuid()
+        path = Path(region_path(platform))
+        owner = path.stat().st_uid
+        os.chown(path, STRANGER, -1)
+        try:
+            deploy(platform, "looks", LOOKS)
+            answer = platform.call("looks")
+            assert answer.status == 502, answer
+            assert f"user id {STRANGER}" in result(answer.body)["error"], answer
+            assert path.stat().st_uid == STRANGER
+        finally:
+            os.chown(path, owner, -1)
     finally:
         region(farfork, "destroy", "other/secret")
 
@@ -271,8 +283,8 @@ def test_bytes_go_between_two_clients_and_around_a_checkpoint(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARFORK_LIBRARY", platform.farfork.environment["FARFORK_LIBRARY"])
-    monkeypatch.setattr(hooks, "before", [])
-    monkeypatch.setattr(hooks, "after", [])
+    monkeypatch.setattr(hooks, "before", [(objects.pause_all, (), {})])
+    monkeypatch.setattr(hooks, "after", [(objects.resume_all, (), {})])
     path = str(tmp_path / "region")
     platform.farfork.do("region", "create", path, "--size", SIZE)
     one, other = objects.attach(path), objects.attach(path)

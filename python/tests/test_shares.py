@@ -49,21 +49,24 @@ def test_a_clone_that_is_too_slow_gets_more_near_memory() -> None:
         took = [platform.good("wait", ms=FAST)["duration"] for _ in range(40)]
         # On a busy machine calls take longer than they wait.
         slow = max(SLOW, 6 * statistics.median_high(took))
-        sizes = iter(range(2, 8))
-        size = 0
-        # Where nothing was learnt yet, clones start with 1000.
-        while not (before := clones(platform, 400)):
-            size = next(sizes)
+        size = 3
+
+        def has_learnt() -> bool:
             burst(platform, size, FAST)
+            return bool(clones(platform, 400))
+
+        # Where nothing was learnt yet, clones start with 1000.
+        await_true(has_learnt, "a clone starts with a share of 400")
+        before = clones(platform, 400)
 
         def is_raised() -> bool:
             assert burst(platform, size, slow) == [{"last": ord("x")}] * size
-            return bool(before.keys() & clones(platform, 1000).keys())
+            # The share is shown before all of it is copied.
+            after = clones(platform, 1000)
+            grown = [after[pid] - near for pid, near in before.items() if pid in after]
+            return bool(grown) and min(grown) > 4 << 20
 
-        await_true(is_raised, "the share of a clone that runs is raised")
-        after = clones(platform, 1000)
-        grown = [after[pid] - near for pid, near in before.items() if pid in after]
-        assert min(grown) > 4 << 20, (before, after)
+        await_true(is_raised, "the share of a clone that runs is raised, and its near memory")
         path = platform.state / "decisions.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         chosen = [line["choice"] for line in lines if line.get("question") == "share"]

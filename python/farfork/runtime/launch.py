@@ -38,8 +38,12 @@ def execute(document: Message, connection: socket.socket) -> NoReturn:
         raise ValueError("environment is not a JSON object")
     variables = {_text(name): _text(value) for name, value in environment.items()}
     process.flush_output()
-    # Signals ignored by Python or its starter would stay ignored in the program.
-    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
+    # Signals ignored by Python or its starter would stay ignored in the program. It keeps SIGXFSZ
+    # ignored, so that a file which would become too large is an error and not its end.
+    kept = signal.SIGXFSZ
+    ignored = [
+        n for n in signal.valid_signals() if n != kept and signal.getsignal(n) == signal.SIG_IGN
+    ]
     try:
         os.chdir(folder)
         _release(connection, at_once=True)

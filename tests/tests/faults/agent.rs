@@ -112,7 +112,7 @@ fn is_killed_with_live_clones() -> Outcome {
     let free = scene.free_bytes()?;
     end(pid)?;
     await_until("the new agent lets go", || {
-        scene.free_bytes().is_ok_and(|now| now + CHUNK_BYTES > free + held)
+        scene.free_bytes().is_ok_and(|now| now > free && now + CHUNK_BYTES > free + held)
     })?;
     subject.must_pass()?;
     scene.check()?;
@@ -205,7 +205,7 @@ fn lets_its_clones_be() -> Outcome {
     attached.must_pass()?;
     subject.must_pass()?;
     await_until("the space is back", || {
-        scene.free_bytes().is_ok_and(|now| now + CHUNK_BYTES > free + held)
+        scene.free_bytes().is_ok_and(|now| now > free && now + CHUNK_BYTES > free + held)
     })?;
     scene.kill_agent();
     let said = scene.works(&["pool", "forget-node", "local"])?;

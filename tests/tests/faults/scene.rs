@@ -309,8 +309,8 @@ impl Scene {
                 for entry in entries.map_err(during("looking at a clone"))?.flatten() {
                     let of_image = |path: PathBuf| path.starts_with(self.pool.join("images"));
                     if fs::read_link(entry.path()).is_ok_and(of_image) {
-                        let file = fs::metadata(entry.path());
-                        let file = file.map_err(during("looking at an image of a clone"))?;
+                        // A page service may just have closed it.
+                        let Ok(file) = fs::metadata(entry.path()) else { continue };
                         images.insert(file.ino(), file.blocks() * 512);
                     }
                 }

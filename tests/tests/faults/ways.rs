@@ -260,7 +260,7 @@ fn lives_without_its_agent(way: Way) -> Outcome {
     begun.clone.send_byte();
     begun.clone.await_line("PASS")?;
     await_until("the new agent lets go", || {
-        scene.free_bytes().is_ok_and(|now| now + CHUNK_BYTES > free + held)
+        scene.free_bytes().is_ok_and(|now| now > free && now + CHUNK_BYTES > free + held)
     })?;
     begun.is_gone(&scene)?;
     scene.check()?;

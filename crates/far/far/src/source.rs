@@ -218,20 +218,22 @@ impl Source {
         self.within_deadline(|deadline| self.ask(&self.link(deadline)?, &question, deadline))
     }
 
-    /// The pages of an image that should come first.
+    /// The pages of an image that should come first. Clones may run by now: if the deadline passes, the connection and
+    /// others that use it stay as they are.
     pub fn pages(&self, cid: Cid) -> Result<Vec<PageRange>, Cause> {
-        let question = Question::Pages { cid: cid.to_bytes() };
-        self.within_deadline(|deadline| self.ask(&self.link(deadline)?, &question, deadline))
+        let deadline = self.deadline();
+        let link = self.link(deadline).map_err(|_| self.not_connected())?;
+        pages_over(&link, cid, deadline)
     }
 
-    /// The same by a deadline that is not that of reads: when it passes, the connection and others that use it stay as
-    /// they are.
+    /// The same by a deadline that is not that of reads, and only over a connection that there is.
     pub fn pages_by(&self, cid: Cid, deadline: Instant) -> Result<Vec<PageRange>, Cause> {
-        let link = self.living_link().ok_or_else(|| format!("{} is not connected", self.name()))?;
-        let question = Question::Pages { cid: cid.to_bytes() };
-        let answer = link.fabric.call(&protocol::encode(&question), deadline);
-        let answer = answer.map_err(|error| error.to_string())?;
-        protocol::decode(&answer).ok_or_else(|| ODD_ANSWER.to_owned())
+        let link = self.living_link().ok_or_else(|| self.not_connected())?;
+        pages_over(&link, cid, deadline)
+    }
+
+    fn not_connected(&self) -> Cause {
+        format!("{} is not connected", self.name())
     }
 
     /// Has the node of an image know which pages clones needed. What it does not get by the deadline is lost: it serves
@@ -474,6 +476,13 @@ impl Source {
 fn is_of_key(error: &FabricError) -> bool {
     let stale = [Refusal::UnknownRegion, Refusal::StaleKey];
     matches!(error, FabricError::Refused { refusal, .. } if stale.contains(refusal))
+}
+
+fn pages_over(link: &Link, cid: Cid, deadline: Instant) -> Result<Vec<PageRange>, Cause> {
+    let question = Question::Pages { cid: cid.to_bytes() };
+    let answer = link.fabric.call(&protocol::encode(&question), deadline);
+    let answer = answer.map_err(|error| error.to_string())?;
+    protocol::decode(&answer).ok_or_else(|| ODD_ANSWER.to_owned())
 }
 
 fn odd_answer() -> Failed {

@@ -42,7 +42,8 @@ fn wrong_input_is_refused_in_words() {
     ] {
         fails(&[&["profile", function], &arguments[..]].concat(), status, &[words]);
     }
-    let absent = ["profile", "/no/such.py", "--url", "http://127.0.0.1:1"];
+    let key = file("key", "user:secret");
+    let absent = ["profile", "/no/such.py", "--url", "http://127.0.0.1:1", "--key-file", &key];
     fails(&absent, 1, &["127.0.0.1:1"]);
 }
 

@@ -19,9 +19,9 @@ pub fn open(pool: &Pool, grant: &RegionGrant) -> Result<(OwnedFd, u64), NodesErr
     let failed = |reason: String| NodesError::Region { name: name.clone(), reason };
     let opened = pool.grant_region(namespace, name, *user);
     let file = opened.map_err(|error| failed(error.to_string()))?.ok_or_else(|| {
-        let pool = pool.path().display();
+        // Tenants read this: it names no path of the operator's.
         failed(format!(
-            "it does not exist; the operator makes it by `farfork region create {namespace}/{name} --pool {pool}`"
+            "it does not exist; the operator makes it by `farfork region create {namespace}/{name}`"
         ))
     })?;
     let bytes = file.metadata().map_err(|error| failed(farfork_sys::words::of(&error)))?.len();

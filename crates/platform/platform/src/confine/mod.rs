@@ -44,7 +44,7 @@ pub fn user(namespace_number: u32) -> u32 {
 }
 
 /// The document that shows an instance how to confine itself. One with a region of `region_bytes` makes no file
-/// larger than that: it may write to the file of the region, which then stays as large as it is.
+/// larger than that: it may write to the file of the region, which must not take more of the pool.
 pub fn document(user: u32, region_bytes: Option<u64>) -> Value {
     json!({
         "file_bytes": region_bytes,

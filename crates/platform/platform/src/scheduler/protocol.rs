@@ -38,7 +38,7 @@ pub fn init(action: &Action, code: &Code, region_bytes: Option<u64>) -> Bytes {
         },
     });
     if region_bytes.is_some() {
-        value["env"][region::VARIABLE] = region::PATH.into();
+        region_variables().for_each(|(name, text)| value["env"][name] = text.into());
     }
     if action.exec.is_blackbox() {
         // The program may refuse unknown fields.
@@ -58,7 +58,7 @@ pub fn init(action: &Action, code: &Code, region_bytes: Option<u64>) -> Bytes {
 pub fn launch(code: &Code, server: &Server, region_bytes: Option<u64>) -> Bytes {
     let variables = KEPT.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
     let home = ("HOME", confine::SCRATCH[0].to_owned());
-    let region = region_bytes.map(|_| (region::VARIABLE, region::PATH.to_owned()));
+    let region = region_bytes.map(|_| region_variables()).into_iter().flatten();
     let environment: BTreeMap<&str, String> = variables.chain([home]).chain(region).collect();
     encoded(&json!({
         "confinement": confine::document(code.user, region_bytes),
@@ -68,6 +68,12 @@ pub fn launch(code: &Code, server: &Server, region_bytes: Option<u64>) -> Bytes 
         "environment": environment,
         "folder": server.folder,
     }))
+}
+
+/// Where an instance finds its region, and the library for it if the operator names one.
+fn region_variables() -> impl Iterator<Item = (&'static str, String)> {
+    let library = env::var(region::LIBRARY).ok().map(|path| (region::LIBRARY, path));
+    [(region::VARIABLE, region::PATH.to_owned())].into_iter().chain(library)
 }
 
 /// The body of `/run`. Its fields become `__OW_…` in the action's environment, and the trace also

@@ -12,6 +12,7 @@ use farfork_sim::trace::{Function, Trace};
 use farfork_sim::{Ended, JournalFile, Record, Settings, run_journalled};
 use farfork_types::Tiering;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use serde_json::Value;
 
 use crate::trace;
@@ -217,8 +218,15 @@ fn scene() -> impl Strategy<Value = Scene> {
     (sizes, policies(), ghosts(), objectives).prop_map(scene)
 }
 
+/// The traces of short runs are always the same, those of long ones new ones.
+fn config(cases: u32) -> ProptestConfig {
+    let is_long = std::env::var_os("FARFORK_TEST_LONG").is_some();
+    let rng_seed = if is_long { RngSeed::Random } else { RngSeed::Fixed(1) };
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(cases()))]
 
     #[test]
     fn the_fast_simulator_does_what_the_platform_does(
@@ -230,7 +238,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases() / 2, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(cases() / 2))]
 
     /// Within some hundred milliseconds, so that much happens at the same moments: there the order of the platform's
     /// tasks decides. Small functions are promoted as quickly as they start.
