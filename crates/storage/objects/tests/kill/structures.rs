@@ -297,16 +297,17 @@ fn take_all(client: &mut Client, from: Mailbox) -> Result<(), String> {
     Ok(())
 }
 
-/// Kills at every instruction or store until the deed is done; returns how many kills there were.
+/// Kills at every `stride`-th instruction or store until the deed is done; returns how many kills there were.
 pub fn kill_everywhere<P: Platform + 'static>(
     deed: Deed,
+    stride: usize,
     kill: fn(u64) -> Kill,
 ) -> Result<u64, String> {
     let mut place = Place::new();
-    for at in 0.. {
+    for (kills, at) in (0..).zip((0..).step_by(stride)) {
         let said = |what: String| format!("{deed:?}, {:?}: {what}", kill(at));
         if place.run::<P>(deed, kill(at)).map_err(said)? == End::Finished {
-            return Ok(at);
+            return Ok(kills);
         }
     }
     unreachable!("a deed has an end")
