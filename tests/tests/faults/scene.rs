@@ -307,11 +307,13 @@ impl Scene {
             for kind in ["map_files", "fd"] {
                 let entries = fs::read_dir(format!("/proc/{pid}/{kind}"));
                 for entry in entries.map_err(during("looking at a clone"))?.flatten() {
-                    let of_image = |path: PathBuf| path.starts_with(self.pool.join("images"));
+                    // The path is that within the pool's mount, where the clone has one of its own.
+                    let of_image =
+                        |path: PathBuf| path.parent().is_some_and(|at| at.ends_with("images"));
                     if fs::read_link(entry.path()).is_ok_and(of_image) {
                         // A page service may just have closed it.
                         let Ok(file) = fs::metadata(entry.path()) else { continue };
-                        images.insert(file.ino(), file.blocks() * 512);
+                        images.insert((file.dev(), file.ino()), file.blocks() * 512);
                     }
                 }
             }
