@@ -28,15 +28,6 @@ pub fn raise_open_files(pid: i32) -> io::Result<u64> {
     Ok(most)
 }
 
-/// Limits how long a process makes a file, to so many bytes.
-pub fn limit_files(pid: i32, bytes: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: the kernel reads one rlimit.
-    let result =
-        unsafe { libc::prlimit(pid, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

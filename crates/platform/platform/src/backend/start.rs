@@ -81,11 +81,6 @@ impl Inner {
         let container = container.unwrap_or_default();
         let (pid, tiering) = (clone.running.pid, clone.running.tiering);
         reservation.started(pid);
-        // An image has the limit of the region that there was then.
-        if let Some(bytes) = region_bytes.filter(|_| start.image.is_some()) {
-            let limited = farfork_sys::limits::limit_files(pid, bytes);
-            limited.map_err(|error| failed(farfork_sys::words::of(&error)))?;
-        }
         let share = share.map_or_else(NearShare::default, NearShare::started_with);
         if let Some(wanted) = start.local_share.filter(|_| was_attached) {
             self.give_share(&reservation, wanted, &share);
