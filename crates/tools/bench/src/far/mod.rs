@@ -17,6 +17,7 @@ mod reads;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -42,8 +43,10 @@ use crate::testbed::Testbed;
 use crate::{Options, clones, progress};
 
 const FOOTPRINTS: [u64; 2] = [24, 100];
-/// Inputs of a function: a round has eleven calls at most.
+/// Inputs of a function.
 const EXAMPLES: u64 = 16;
+/// Enough for an interval: their calls take long.
+const FUNCTION_ROUNDS: usize = 11;
 
 /// One way to read the server, and how its cases are named.
 struct Transport {
@@ -87,17 +90,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let functions = functions(options, &mut notes)?;
     let sizes: u64 = FOOTPRINTS.iter().sum();
     let testbed = Testbed::new(pool_bytes(&functions) + (sizes << 20))?;
-    let lanes_of = |subject: Subject, notes: &mut Vec<String>| {
-        progress(&format!("starting {}, warming it, checkpointing it", subject.name));
-        let no_criu = Err("it is not compared here".to_owned());
-        Ok::<_, BenchError>(
-            Lane::start(subject, &testbed, &no_criu)?.map_err(|note| notes.push(note)).ok(),
-        )
-    };
-    let mut lanes = Vec::new();
-    for subject in functions.into_iter().chain(footprints(options, &testbed)?) {
-        lanes.extend(lanes_of(subject, &mut notes)?);
-    }
+    let mut lanes = start_all(functions, &testbed, &mut notes)?;
+    let functions = lanes.len();
+    lanes.extend(start_all(footprints(options, &testbed)?, &testbed, &mut notes)?);
     let fars = TRANSPORTS.iter().map(|transport| Far::start(&testbed, transport));
     let fars = fars.collect::<Result<Vec<_>, _>>()?;
     let images = |far: &Far| {
@@ -115,8 +110,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
             None => Ok(()),
         })
     })?;
-    rounds(count, &mut bench, |bench| {
-        lanes.iter_mut().enumerate().try_for_each(|(index, lane)| {
+    let mut one_round = |those: Range<usize>, bench: &mut Bench<'_>| {
+        those.into_iter().try_for_each(|index| {
+            let lane = &mut lanes[index];
             lane.next_round();
             let near = CloneOptions::new(lane.warm.cid, Tiering::Mow);
             measure_as(lane, bench, &near, "clone", Memory::Elsewhere)?;
@@ -126,7 +122,11 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
                 .try_for_each(|(far, image)| far.measure(lane, image, &near, bench))?;
             parts[index].measure(lane, bench)
         })
-    })?;
+    };
+    let (of_functions, all) = (0..functions, functions..parts.len());
+    let function_rounds = if options.quick { count } else { FUNCTION_ROUNDS };
+    rounds(function_rounds, &mut bench, |bench| one_round(of_functions.clone(), bench))?;
+    rounds(count, &mut bench, |bench| one_round(all.clone(), bench))?;
     let goals = lanes.iter().flat_map(|lane| judge(lane, &samples)).collect();
     Ok(Report {
         benchmark: "far",
@@ -137,6 +137,23 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         rows: samples.rows(),
         notes,
     })
+}
+
+fn start_all(
+    subjects: Vec<Subject>,
+    testbed: &Testbed,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Lane>, BenchError> {
+    let mut lanes = Vec::new();
+    for subject in subjects {
+        progress(&format!("starting {}, warming it, checkpointing it", subject.name));
+        let no_criu = Err("it is not compared here".to_owned());
+        match Lane::start(subject, testbed, &no_criu)? {
+            Ok(lane) => lanes.push(lane),
+            Err(note) => notes.push(note),
+        }
+    }
+    Ok(lanes)
 }
 
 /// The functions of the papers, unless the run is short and asks for none.
