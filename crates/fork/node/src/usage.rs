@@ -166,11 +166,12 @@ mod tests {
     #[test]
     fn own_usage_is_there_and_grows_with_a_touch() {
         let pid = std::process::id() as i32;
+        // Other tests of this process give memory back meanwhile: 16 MiB and less.
         let before = of(pid);
-        let block = std::hint::black_box(vec![1u8; 32 << 20]);
+        let block = std::hint::black_box(vec![1u8; 128 << 20]);
         let after = of(pid);
         assert!(before.vmas > 5 && before.faults["minor"] > 0);
-        assert!(after.local_bytes >= before.local_bytes + (31 << 20), "{before:?} {after:?}");
+        assert!(after.local_bytes >= before.local_bytes + (64 << 20), "{before:?} {after:?}");
         drop(block);
     }
 }

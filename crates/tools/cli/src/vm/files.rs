@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use farfork_image::catalog::{Catalog, ImageName};
 use farfork_image::header::Kind;
 use farfork_image::tier;
-use farfork_image::vm::{self, Imported, Monitor, Snapshot};
+use farfork_image::vm::{self, Imported, Monitor, Snapshot, VmError};
 use farfork_node::{ServedImage, with_far_side};
 use farfork_pool::{ImageFile, Pool};
 use farfork_sys::words;
@@ -66,7 +66,8 @@ pub(super) fn import(args: &Import) -> Result<(), Box<dyn Error>> {
     let base = base_snapshot.as_ref().zip(base.as_ref());
     let mut shown = Progress::new("importing");
     let progress = &mut |doing, done, all| shown.bytes_of(doing, done, all);
-    let made = vm::import(pool, Some(name.user()), snapshot, memfile, base, progress)?;
+    let made = vm::import(pool, Some(name.user()), snapshot, memfile, base, progress);
+    let made = made.map_err(|error| with_node(error, base.map(|(_, file)| file)))?;
     drop(shown);
     // Once more: reading a large memory takes a while.
     publish(pool, name, made.cid, || demand_free(pool, name))?;
@@ -119,6 +120,16 @@ fn whole(file: &ImageFile) -> Result<Option<ImageFile>, Box<dyn Error>> {
     Ok(Some(whole))
 }
 
+/// The error of a read of an image, with the node that may be its reason.
+fn with_node(error: VmError, image: Option<&ImageFile>) -> String {
+    match (&error, image.and_then(ImageFile::far)) {
+        (VmError::Image(_), Some(far)) => {
+            format!("{error}; parts of it lie at {}, which may not answer", far.source)
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// Writes the image anew, with the pages that machines needed beside each other, and gives it its name.
 pub(super) fn repack(pool: &Pool, name: &ImageName) -> Result<(), Box<dyn Error>> {
     let file = open(pool, &name.to_string())?;
@@ -133,7 +144,8 @@ pub(super) fn repack(pool: &Pool, name: &ImageName) -> Result<(), Box<dyn Error>
     }
     let mut shown = Progress::new("repacking");
     let progress = &mut |doing, done, all| shown.bytes_of(doing, done, all);
-    let made = vm::repack(pool, Some(name.user()), (&source, &file), &hot, progress)?;
+    let made = vm::repack(pool, Some(name.user()), (&source, &file), &hot, progress);
+    let made = made.map_err(|error| with_node(error, Some(&file)))?;
     drop(shown);
     let old = file.id.cid;
     record::add(pool, made.cid, &hot).inspect_err(|_| drop(named::remove(pool, made.cid)))?;
@@ -225,7 +237,8 @@ pub(super) fn export(
         let (name, memory) = UnfinishedFile::beside(path).map_err(refused(path))?;
         let mut shown = Progress::new("exporting");
         let progress = &mut |done, all| shown.bytes_of("exporting", done, all);
-        vm::export(&source, &file, (path, &memory), progress)?;
+        let exported = vm::export(&source, &file, (path, &memory), progress);
+        exported.map_err(|error| with_node(error, Some(&file)))?;
         drop(shown);
         name.finish(&memory).map_err(refused(path))?;
     }
