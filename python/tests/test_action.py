@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -290,6 +291,18 @@ def test_a_launched_program_has_its_place_and_nothing_else(server: Server) -> No
         "its own socket, and what it lists by"
     )
     assert server.process.returncode == 0, server.printed("stderr")
+
+
+def test_a_file_that_becomes_too_large_is_an_error_of_a_program(
+    server: Server, tmp_path: Path
+) -> None:
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    environment = {"PATH": "/usr/bin:/bin"}
+    arguments = ["-c", 'truncate -s 2M "$0"; echo "status $?"', str(tmp_path / "file")]
+    with pytest.raises(ConnectionResetError):
+        launch(server, "/bin/sh", *arguments, environment=environment)
+    server.process.wait(20)
+    assert server.printed("stdout") == ["status 1"], server.printed("stderr")
 
 
 @pytest.mark.parametrize(

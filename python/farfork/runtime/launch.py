@@ -6,6 +6,7 @@ server's port free.
 
 import errno
 import os
+import resource
 import signal
 import socket
 import struct
@@ -38,12 +39,11 @@ def execute(document: Message, connection: socket.socket) -> NoReturn:
         raise ValueError("environment is not a JSON object")
     variables = {_text(name): _text(value) for name, value in environment.items()}
     process.flush_output()
-    # Signals ignored by Python or its starter would stay ignored in the program. It keeps SIGXFSZ
-    # ignored, so that a file which would become too large is an error and not its end.
-    kept = signal.SIGXFSZ
-    ignored = [
-        n for n in signal.valid_signals() if n != kept and signal.getsignal(n) == signal.SIG_IGN
-    ]
+    # Signals ignored by Python or its starter would stay ignored in the program.
+    ignored = {n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN}
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+        # A file that would become too large is an error then, and not the program's end.
+        ignored.discard(signal.SIGXFSZ)
     try:
         os.chdir(folder)
         _release(connection, at_once=True)
