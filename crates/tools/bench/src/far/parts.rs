@@ -19,7 +19,7 @@ use crate::error::{BenchError, io};
 use crate::testbed::Testbed;
 
 const START: &str = "parts-far";
-/// Of the pool, beside the image.
+/// Of the pool, beside the image and the copy of it that loses its cold parts.
 const ROOM_BYTES: u64 = 64 << 20;
 
 /// A copy of a lane's image in a pool of its own, without the cold parts.
@@ -36,7 +36,7 @@ impl Parts {
         let (cid, id) = (lane.warm.cid, lane.warm.cid.to_string());
         let path = testbed.socket(&format!("parts-{}", lane.subject.name));
         let image_bytes = testbed.pool().find(cid)?.id.bytes;
-        let pool = Pool::create(&path, align_up(image_bytes, CHUNK_BYTES) + ROOM_BYTES)?;
+        let pool = Pool::create(&path, 2 * align_up(image_bytes, CHUNK_BYTES) + ROOM_BYTES)?;
         let place = Place::of(&paths::run_directory(), &far.address);
         let parts = Parts { path, pool, place, cid };
         let at = [&*id, "--far", &*far.address, "--far-key"];
