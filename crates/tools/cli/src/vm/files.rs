@@ -122,11 +122,12 @@ fn whole(file: &ImageFile) -> Result<Option<ImageFile>, Box<dyn Error>> {
 
 /// The error of a read of an image, with the node that may be its reason.
 fn with_node(error: VmError, image: Option<&ImageFile>) -> String {
-    match (&error, image.and_then(ImageFile::far)) {
+    let words = error.to_string();
+    match (error, image.and_then(ImageFile::far)) {
         (VmError::Image(_), Some(far)) => {
-            format!("{error}; parts of it lie at {}, which may not answer", far.source)
+            format!("{words}; parts of it lie at {}, which may not answer", far.source)
         }
-        _ => error.to_string(),
+        _ => words,
     }
 }
 
