@@ -27,7 +27,8 @@ pub enum Call {
     /// Start one clone. Carries descriptors: the caller's 0, 1, 2, then one per entry of
     /// `inherit`.
     Restore(RestoreCall),
-    /// Follows [`Reply::Running`]: how the client sees the clone.
+    /// Follows [`Reply::Running`]: how the client sees the clone. [`Reply::Done`] follows that, once the clone
+    /// lives on without the agent.
     Seen {
         /// Its pid, as the client sees it.
         pid: i32,

@@ -115,7 +115,7 @@ impl Client {
         call: RestoreCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<StartedClone, NodeError> {
-        let (detach, requested_ns) = (call.detach, call.requested_ns);
+        let requested_ns = call.requested_ns;
         let mut asked_us = None;
         self.channel.send(&Call::Restore(call), fds)?;
         let mut received = self.channel.receive::<Reply>()?.ok_or_else(gone)?;
@@ -136,10 +136,9 @@ impl Client {
             Reply::Running(mut running) => {
                 running.pid = received.about.unwrap_or(running.pid);
                 self.channel.send(&Call::Seen { pid: running.pid }, &[])?;
-                if detach {
-                    // From here on it lives without the agent.
-                    self.done()?;
-                }
+                // From here on the clone lives without the agent. Before that nothing may be reported of it: if
+                // the agent is killed, it ends.
+                self.done()?;
                 let client = Client { channel: self.channel.without_limit()? };
                 Ok(StartedClone { running, asked_us, client })
             }
@@ -361,5 +360,58 @@ impl StartedAgent {
     /// It is not waited for: a thread reaps it should it end before this process.
     fn leave(mut self) {
         std::thread::spawn(move || self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::socketpair;
+
+    /// An agent that starts a clone, and lets it live on or is killed when it has been told of its pid.
+    fn agent(channel: &Channel, lets_live: bool) -> Result<(), NodeError> {
+        let call = channel.receive::<Call>()?.ok_or_else(gone)?;
+        assert!(matches!(call.document, Call::Restore(_)));
+        let own = std::process::id() as i32;
+        channel.send_about(&Reply::Running(Running { pid: own, ..Running::default() }), own)?;
+        let seen = channel.receive::<Call>()?.ok_or_else(gone)?;
+        assert_eq!(seen.document, Call::Seen { pid: own });
+        if lets_live { channel.send(&Reply::Done, &[]) } else { Ok(()) }
+    }
+
+    /// What is reported of an attached clone whose agent does that.
+    fn reported(lets_live: bool) -> Result<StartedClone, NodeError> {
+        let (here, there) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .expect("a pair of sockets");
+        let there = Channel::new(there)?;
+        std::thread::scope(|scope| {
+            let agent = scope.spawn(move || agent(&there, lets_live));
+            let call = RestoreCall {
+                pool: "/pool".into(),
+                cid: "0".repeat(32),
+                name: "a/b".to_owned(),
+                detach: false,
+                same_pid: false,
+                inherit: Vec::new(),
+                requested_ns: 0,
+                ghost: None,
+                tiering: farfork_types::Tiering::default(),
+                local_share: None,
+                profile: false,
+                timeout_s: 60,
+            };
+            let started = Client { channel: Channel::new(here)? }.restore(call, &[]);
+            agent.join().expect("the agent's part")?;
+            started
+        })
+    }
+
+    #[test]
+    fn a_clone_is_reported_once_it_lives_without_the_agent() {
+        assert!(reported(true).is_ok());
+        // The init ends a clone whose agent is killed before.
+        let error = reported(false).expect_err("a clone that ends is reported");
+        assert!(error.to_string().contains("lost the connection"), "{error}");
     }
 }

@@ -113,8 +113,9 @@ impl Node {
             return Ok(());
         };
         self.registry.seen(number, seen);
+        let sent = channel.send(&Reply::Done, &[]);
         if call.detach {
-            return channel.send(&Reply::Done, &[]);
+            return sent;
         }
         self.attend(channel, number)
     }
