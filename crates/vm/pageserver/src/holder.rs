@@ -281,7 +281,11 @@ impl<'a> Holder<'a> {
     /// no answer, so that nothing else would show it.
     fn admit(&mut self, joined: Joining, refused: Option<HandOverError>) {
         let Joining { socket, hand_over, peer, .. } = joined;
-        let checked = Regions::checked(hand_over.regions(), self.memory_bytes);
+        let checked =
+            Regions::checked(hand_over.regions(), self.memory_bytes).and_then(|regions| {
+                regions.demand_whole(self.memory_bytes)?;
+                Ok(regions)
+            });
         let refused = refused.or_else(|| checked.as_ref().err().cloned());
         let regions = match (&refused, checked) {
             (None, Ok(regions)) => regions.all().to_vec(),
