@@ -1,5 +1,6 @@
 //! What a monitor hands over to a page server, in whatever parts it comes, and what the regions mean. A region that is
-//! accepted lies in the snapshot, every address in it leads to the page that it belongs to, and no two overlap.
+//! accepted lies in the snapshot, every address in it leads to the page that it belongs to, and no two overlap. Regions that
+//! are whole have each page of the snapshot.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -29,6 +30,9 @@ pub fn run(bytes: &[u8]) {
         }
         assert!(whole.offsets(base, base + size).count() == 1);
     }
+    let is_whole = whole.demand_whole(MEMORY_BYTES).is_ok();
+    let has_all = (0..MEMORY_BYTES).step_by(4096).all(|at| whole.at_offset(at).is_some());
+    assert_eq!(is_whole, has_all);
 }
 
 /// The regions of a message that comes in these parts, if they are accepted.

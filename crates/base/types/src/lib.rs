@@ -25,4 +25,4 @@ pub use share::{LocalShare, LocalShareError};
 pub use tiering::{ParseTieringError, Tiering};
 #[cfg(feature = "std")]
 pub use tls_files::TlsFiles;
-pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
+pub use units::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up, end_of_run};

@@ -134,7 +134,7 @@ impl Draft {
         let mut draft = Draft::default();
         let only_read = access.only_read();
         for span in member.memory.mapped_spans() {
-            let treatment = policy::policy(tiering).treat(span, access);
+            let treatment = policy::policy(tiering).treat(span.into(), access);
             if treatment.is_left_to_the_kernel() {
                 draft.supply(span, &only_read, &treatment, start);
             }

@@ -1,5 +1,7 @@
 //! Tiering policies (CXLfork §4.3).
 
+use std::ops::Range;
+
 use farfork_image::layout::MappedSpan;
 use farfork_types::{PAGE_BYTES, Tiering};
 
@@ -29,10 +31,25 @@ impl Treatment {
     }
 }
 
-/// Decides what becomes of the pages of an image.
+/// Pages that lie beside each other in an image, wherever a process or a guest has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Their numbers.
+    pub pages: Range<u64>,
+    /// Whether they may be written.
+    pub is_writable: bool,
+}
+
+impl From<MappedSpan> for Places {
+    fn from(span: MappedSpan) -> Places {
+        Places { pages: pages(span), is_writable: span.is_writable }
+    }
+}
+
+/// Decides what becomes of the pages of an image: from their places and what is known of accesses, whatever maps them.
 pub trait Policy {
-    /// What becomes of the pages of `span`.
-    fn treat(&self, span: MappedSpan, access: &Access) -> Treatment;
+    /// What becomes of the pages at `places`.
+    fn treat(&self, places: Places, access: &Access) -> Treatment;
 }
 
 /// The policy of this name.
@@ -51,10 +68,10 @@ pub fn policy(tiering: Tiering) -> &'static dyn Policy {
 pub struct MigrateOnWrite;
 
 impl Policy for MigrateOnWrite {
-    fn treat(&self, span: MappedSpan, access: &Access) -> Treatment {
+    fn treat(&self, places: Places, access: &Access) -> Treatment {
         let mut treatment = Treatment::default();
-        if span.is_writable {
-            treatment.write = access.dirtied.runs(pages(span)).flatten().collect();
+        if places.is_writable {
+            treatment.write = access.dirtied.runs(places.pages).flatten().collect();
         }
         treatment
     }
@@ -65,8 +82,8 @@ impl Policy for MigrateOnWrite {
 pub struct MigrateOnAccess;
 
 impl Policy for MigrateOnAccess {
-    fn treat(&self, span: MappedSpan, _: &Access) -> Treatment {
-        Treatment { local: Some(pages(span).collect()), ..Treatment::default() }
+    fn treat(&self, places: Places, _: &Access) -> Treatment {
+        Treatment { local: Some(places.pages.collect()), ..Treatment::default() }
     }
 }
 
@@ -76,9 +93,9 @@ impl Policy for MigrateOnAccess {
 pub struct Hybrid;
 
 impl Policy for Hybrid {
-    fn treat(&self, span: MappedSpan, access: &Access) -> Treatment {
+    fn treat(&self, places: Places, access: &Access) -> Treatment {
         let hot = [&access.accessed, &access.dirtied, &access.hot];
-        let runs = hot.into_iter().flat_map(|set| set.runs(pages(span)));
+        let runs = hot.into_iter().flat_map(|set| set.runs(places.pages.clone()));
         let local = Some(runs.flatten().collect());
         Treatment { local, is_ahead: true, ..Treatment::default() }
     }
@@ -89,13 +106,13 @@ impl Policy for Hybrid {
 pub struct CopyAll;
 
 impl Policy for CopyAll {
-    fn treat(&self, _: MappedSpan, _: &Access) -> Treatment {
+    fn treat(&self, _: Places, _: &Access) -> Treatment {
         Treatment { is_copied: true, ..Treatment::default() }
     }
 }
 
 /// The pages of a span, by their places.
-pub fn pages(span: MappedSpan) -> std::ops::Range<u64> {
+pub fn pages(span: MappedSpan) -> Range<u64> {
     let first = span.place / PAGE_BYTES;
     first..first + span.bytes / PAGE_BYTES
 }
@@ -124,7 +141,7 @@ mod tests {
     }
 
     fn treated(tiering: Tiering, span: MappedSpan) -> Treatment {
-        policy(tiering).treat(span, &access())
+        policy(tiering).treat(span.into(), &access())
     }
 
     #[test]
@@ -138,6 +155,17 @@ mod tests {
     fn memory_that_cannot_be_written_is_not() {
         let span = MappedSpan { is_writable: false, ..SPAN };
         assert_eq!(treated(Tiering::Mow, span), Treatment::default());
+    }
+
+    /// What decides is where pages lie in the image, not where a process has them.
+    #[test]
+    fn addresses_decide_nothing() {
+        let elsewhere = MappedSpan { address: 0x7fff_0000_0000, ..SPAN };
+        for tiering in [Tiering::Mow, Tiering::Moa, Tiering::Hybrid, Tiering::Copy] {
+            assert_eq!(treated(tiering, elsewhere), treated(tiering, SPAN));
+            let places = Places { pages: 512..612, is_writable: true };
+            assert_eq!(policy(tiering).treat(places, &access()), treated(tiering, SPAN));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod goals;
 mod handler;
 mod scene;
 mod serve;
+mod waits;
 
 use std::time::Instant;
 
@@ -63,6 +64,16 @@ const ALL_FAR: &str = "farfork-all-far";
 const AGAIN: &str = "again";
 /// Pages that machines before have needed, from the hand-over until they are there, beside all else.
 const REPLAY: &str = "farfork, replay";
+/// Machines touch pages that their replays bring last; as many replays at once as there are processors.
+const LIMITED: &str = "farfork, faults during replays";
+/// The same with all replays at once.
+const UNLIMITED: &str = "the same, all replays at once";
+/// How many machines, and the metrics: the mean and the 99th percentile of the waits of one round.
+const WAITS: [(usize, &str, &str); 3] = [
+    (1, "a fault waits, mean", "a fault waits, P99"),
+    (8, "8 machines at once: a fault waits, mean", "8 machines at once: a fault waits, P99"),
+    (32, "32 machines at once: a fault waits, mean", "32 machines at once: a fault waits, P99"),
+];
 /// As many bytes as were replayed, copied into memory that has no page tables yet: the bound of a replay.
 const COPY: &str = "memcpy and page tables";
 const CASES: [&str; 14] = [
@@ -111,6 +122,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
             progress(&format!("{}: round {round} of {rounds}", scene.name));
             let samples = if round == 0 { &mut uncounted } else { &mut samples };
             self::round(&bed, scene, round, samples)?;
+            if (1..=CROWD_ROUNDS).contains(&round) {
+                waits(&bed, round, samples)?;
+            }
         }
     }
     goals::add_means(&mut samples);
@@ -164,6 +178,21 @@ fn round(bed: &Bed, scene: &Scene, round: usize, samples: &mut Samples) -> Resul
             if bed.lacks(case).is_none() && !is_slow {
                 samples.add(case, metric, MS, bed.restore_crowd(case, *machines)?);
             }
+        }
+    }
+    Ok(())
+}
+
+/// How long faults wait while many machines are filled.
+fn waits(bed: &Bed, round: usize, samples: &mut Samples) -> Result<(), BenchError> {
+    for (machines, mean, tail) in WAITS {
+        for turn in 0..2 {
+            let has_limit = (round + turn).is_multiple_of(2);
+            let Some(mut waits) = bed.fault_waits(has_limit, machines)? else { return Ok(()) };
+            let case = if has_limit { LIMITED } else { UNLIMITED };
+            waits.sort_by(f64::total_cmp);
+            samples.add(case, mean, "us", waits.iter().sum::<f64>() / waits.len() as f64);
+            samples.add(case, tail, "us", waits[(waits.len() * 99).div_ceil(100) - 1]);
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use crate::cache::{Cache, Shared};
 use crate::counters::Counters;
 use crate::handover::{Found, Regions};
 use crate::ledger::Ledger;
+use crate::turns::Turns;
 
 /// Bytes that are read from the image at once.
 const BUFFER_BYTES: usize = 2 << 20;
@@ -26,6 +27,8 @@ pub(crate) struct Source {
     pub(crate) file: ImageFile,
     /// Pages that were read already.
     pub(crate) cache: Shared,
+    /// Turns of machines to be filled.
+    pub(crate) turns: Arc<Turns>,
 }
 
 /// What became of a range.

@@ -87,6 +87,17 @@ pub enum HandOverError {
         /// Bytes of the snapshot's memory.
         memory_bytes: u64,
     },
+    /// A part of the snapshot is in no region. Firecracker hands over all of a guest's memory.
+    #[error(
+        "byte {at} of the snapshot's {memory_bytes} bytes is in none of its memory regions: the monitor restores another \
+         snapshot"
+    )]
+    LeftOut {
+        /// The first byte that is in none.
+        at: u64,
+        /// Bytes of the snapshot's memory.
+        memory_bytes: u64,
+    },
     /// Two regions have an address in common.
     #[error("two of its memory regions overlap")]
     Overlap,
@@ -132,6 +143,24 @@ impl Regions {
         match regions.windows(2).any(overlap) {
             true => Err(HandOverError::Overlap),
             false => Ok(Regions(regions)),
+        }
+    }
+
+    /// Demands that the regions have all of a memory of so many bytes: those of a smaller machine lie in it, too, and its
+    /// guest would get bytes of another.
+    ///
+    /// # Errors
+    /// [`HandOverError::LeftOut`].
+    pub fn demand_whole(&self, memory_bytes: u64) -> Result<(), HandOverError> {
+        let mut parts: Vec<_> = self.0.iter().map(|region| (region.offset, region.size)).collect();
+        parts.sort_unstable();
+        let covered = |at: u64, (offset, size): (u64, u64)| match offset <= at {
+            true => at.max(offset + size),
+            false => at,
+        };
+        match parts.into_iter().fold(0, covered) {
+            at if at < memory_bytes => Err(HandOverError::LeftOut { at, memory_bytes }),
+            _ => Ok(()),
         }
     }
 
@@ -342,6 +371,29 @@ mod tests {
         assert_eq!(refused(&[region(4096, 8192, 0), region(8192, 4096, 0)]), Overlap);
         let odd = Region { page_size: 8192, ..region(8192, 8192, 0) };
         assert_eq!(refused(&[odd]), PageSize { index: 0, bytes: 8192 });
+    }
+
+    #[test]
+    fn regions_that_leave_out_memory_are_refused() {
+        let left_out = |given: &[Region]| {
+            let regions = Regions::checked(given, MEMORY).unwrap();
+            match regions.demand_whole(MEMORY) {
+                Err(HandOverError::LeftOut { at, memory_bytes: MEMORY }) => Some(at),
+                other => {
+                    assert_eq!(other, Ok(()));
+                    None
+                }
+            }
+        };
+        let (half, gib) = (MEMORY / 2, 1 << 30);
+        assert_eq!(left_out(&[region(gib, MEMORY, 0)]), None);
+        // Addresses may have another order than offsets, and memory may be there twice.
+        assert_eq!(left_out(&[region(gib, half, half), region(2 * gib, half, 0)]), None);
+        assert_eq!(left_out(&[region(gib, MEMORY, 0), region(2 * gib, MEMORY, 0)]), None);
+        assert_eq!(left_out(&[region(gib, half, 0)]), Some(half));
+        assert_eq!(left_out(&[region(gib, half, half)]), Some(0));
+        let gap = [region(gib, 4096, 0), region(2 * gib, half, half)];
+        assert_eq!(left_out(&gap), Some(4096));
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub struct Holder<'a> {
     start: Start<'a>,
     show: &'a mut dyn FnMut(Event),
     recording: Recording<'a>,
+    replays: usize,
     hotness: Hotness,
     hot: (OwnedFd, HotPages),
     /// The same pages.
@@ -152,6 +153,7 @@ impl<'a> Holder<'a> {
             start,
             show,
             recording,
+            replays: std::thread::available_parallelism().map_or(1, usize::from),
             hotness,
             hot,
             hot_set: Rc::new(known.into_iter().collect()),
@@ -163,6 +165,13 @@ impl<'a> Holder<'a> {
             machines: BTreeMap::new(),
             next: 1,
         })
+    }
+
+    /// Has so many machines filled at once, not as many as there are processors. Others wait for their turn, in the order in
+    /// which they came; faults do not wait.
+    #[must_use]
+    pub fn with_replays(self, replays: usize) -> Holder<'a> {
+        Holder { replays, ..self }
     }
 
     /// Holds machines until it is asked to stop and all have ended. When it is asked again it ends them.
@@ -272,7 +281,11 @@ impl<'a> Holder<'a> {
     /// no answer, so that nothing else would show it.
     fn admit(&mut self, joined: Joining, refused: Option<HandOverError>) {
         let Joining { socket, hand_over, peer, .. } = joined;
-        let checked = Regions::checked(hand_over.regions(), self.memory_bytes);
+        let checked =
+            Regions::checked(hand_over.regions(), self.memory_bytes).and_then(|regions| {
+                regions.demand_whole(self.memory_bytes)?;
+                Ok(regions)
+            });
         let refused = refused.or_else(|| checked.as_ref().err().cloned());
         let regions = match (&refused, checked) {
             (None, Ok(regions)) => regions.all().to_vec(),
@@ -470,7 +483,8 @@ impl<'a> Holder<'a> {
     fn try_start(&mut self) -> io::Result<Server> {
         let (own, other) = channel::pair()?;
         let child = (self.start)(other)?;
-        let command = Command::Serve { version: VERSION, cid: self.file.id.cid.to_string() };
+        let (cid, replays) = (self.file.id.cid.to_string(), self.replays);
+        let command = Command::Serve { version: VERSION, cid, replays };
         let mut files = vec![self.file.file().as_fd(), self.hot.0.as_fd()];
         files.extend(self.file.far_file().map(AsFd::as_fd));
         channel::send(&own, &command, &files)?;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use farfork_sys::shared_words::SharedWords;
-use farfork_types::PAGE_BYTES;
+use farfork_types::{PAGE_BYTES, end_of_run};
 
 use crate::hotness::Withheld;
 use crate::pagelog::PageLog;
@@ -22,9 +22,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"farforkH");
 /// Pages after which a batch is closed: within one, pages are filled in the order of their offsets, so that one call
 /// fills neighbours.
 const BATCH_PAGES: u64 = (1 << 20) / PAGE_BYTES;
-/// Pages of a block of the memory: the first page of one that is needed brings its neighbours in the block with it, however much
+/// Bytes of a block of the memory: the first page of one that is needed brings its neighbours in the block with it, however much
 /// later these were needed. A call costs as much as copying some pages.
-const BLOCK_PAGES: u64 = (128 << 10) / PAGE_BYTES;
+const BLOCK_BYTES: u64 = 128 << 10;
 
 /// Pages of a snapshot, in memory that holder and servers share.
 #[derive(Debug)]
@@ -105,12 +105,12 @@ fn pieces(pages: &[u32]) -> Vec<Range<u64>> {
     let mut sorted = pages.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
-    let mut pieces: Vec<Range<u64>> = Vec::new();
-    for page in sorted.into_iter().map(u64::from) {
-        match pieces.last_mut() {
-            Some(last) if last.end == page && !page.is_multiple_of(BLOCK_PAGES) => last.end += 1,
-            _ => pieces.push(page..page + 1),
-        }
+    let mut pieces = Vec::new();
+    let mut rest = sorted.into_iter().map(u64::from).peekable();
+    while let Some(first) = rest.next() {
+        let follows = |at: u64| rest.next_if_eq(&(at / PAGE_BYTES)).is_some();
+        let end = end_of_run(first * PAGE_BYTES, BLOCK_BYTES, u64::MAX, follows);
+        pieces.push(first..end / PAGE_BYTES);
     }
     pieces
 }

@@ -34,6 +34,7 @@ mod pagelog;
 mod peer;
 mod sealed;
 mod server;
+mod turns;
 
 pub use counters::Counters;
 pub use handover::{HandOver, HandOverError, Region, Regions};

@@ -17,12 +17,15 @@ use crate::handover::{Found, Regions};
 use crate::hot::Replay;
 use crate::ledger::Ledger;
 use crate::peer::has_hung_up;
+use crate::turns::Turn;
 
 /// How long to wait before an answer is tried again that the kernel has put off.
 const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// Bytes, and calls, of a replay before new faults are looked for.
+/// Bytes, and calls, of a replay before messages are read, unless a fault comes first.
 const REPLAY_BYTES: u64 = 512 << 10;
 const REPLAY_CALLS: usize = 64;
+/// Bytes of one call of a replay: a fault waits for no more of it.
+const CALL_BYTES: u64 = 128 << 10;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Why a machine is not served any more.
@@ -40,6 +43,8 @@ pub(crate) struct Machine {
     socket: OwnedFd,
     ahead: Ahead,
     replay: Replay,
+    /// Its turn to be filled, for as long as the replay is not over.
+    turn: Option<Turn>,
     /// Addresses of faults that have no answer yet.
     waiting: Vec<u64>,
 }
@@ -60,9 +65,12 @@ impl Machine {
     ) -> Result<Machine, Errno> {
         // The kernel reports an error to a process that polls one that blocks.
         fcntl_setfl(&userfault, fcntl_getfl(&userfault)? | OFlags::NONBLOCK)?;
+        // Without a descriptor for its turn, a machine gets its pages as it asks for them.
+        let turn = replay.next().and_then(|_| source.turns.take().ok());
+        let replay = turn.as_ref().map(|_| replay).unwrap_or_default();
         let filler = Filler::new(Userfault::from(userfault), regions, ledger, source);
         let (ahead, waiting) = (Ahead::default(), Vec::new());
-        let mut machine = Machine { filler, socket, ahead, replay, waiting };
+        let mut machine = Machine { filler, socket, ahead, replay, turn, waiting };
         if !is_fresh {
             machine.take_over();
         }
@@ -87,6 +95,8 @@ impl Machine {
                 && let Some(filled) = filled.take()
             {
                 filled(self.counters());
+                // Machines are reported in the order of their turns.
+                self.turn = None;
             }
             match self.step() {
                 Ok(None) => {}
@@ -123,7 +133,7 @@ impl Machine {
             }
         }
         // A guest that runs already leaves no time between its faults: both take turns.
-        if self.replay.next().is_some() {
+        if self.may_replay() {
             self.fill_hot();
         } else if is_idle {
             self.fill_ahead();
@@ -131,20 +141,28 @@ impl Machine {
         Ok(None)
     }
 
+    /// Whether there are hot pages left to fill, and it is this machine's turn.
+    fn may_replay(&self) -> bool {
+        self.replay.next().is_some() && self.turn.as_ref().is_some_and(Turn::has_come)
+    }
+
     /// Waits until there is something to do; whether the machine has ended.
     fn wait(&mut self) -> Result<bool, Errno> {
-        let has_work = self.ahead.next().is_some() || self.replay.next().is_some();
+        let may_replay = self.may_replay();
+        let has_work = self.ahead.next().is_some() || may_replay;
         let timeout = match (&self.waiting[..], has_work) {
             ([], false) => None,
             ([], true) => Some(&AT_ONCE),
             _ => Some(&RETRY),
         };
         let hang_up = PollFlags::IN | PollFlags::RDHUP;
+        let bell = self.turn.as_ref().filter(|_| !may_replay).map(Turn::bell);
         let mut polled = [
             PollFd::new(&self.filler.userfault, PollFlags::IN),
             PollFd::new(&self.socket, hang_up),
+            PollFd::new(bell.unwrap_or(&self.socket), PollFlags::IN),
         ];
-        match poll(&mut polled, timeout) {
+        match poll(&mut polled[..2 + usize::from(bell.is_some())], timeout) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -230,17 +248,28 @@ impl Machine {
         }
     }
 
+    /// Whether a fault or another message waits to be read.
+    fn has_messages(&self) -> bool {
+        let mut polled = [PollFd::new(&self.filler.userfault, PollFlags::IN)];
+        poll(&mut polled, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Fills a part of what machines before this one have needed.
     fn fill_hot(&mut self) {
         let mut left = REPLAY_BYTES;
-        for _ in 0..REPLAY_CALLS {
+        for call in 0..REPLAY_CALLS {
+            // The first call is made all the same, or a guest with many faults would never be filled.
+            if call > 0 && self.has_messages() {
+                return;
+            }
             let Some(range) = self.replay.next().filter(|_| left > 0) else { return };
             let Some(found) = self.filler.regions.at_offset(range.start) else {
                 self.replay.is_there(range.end);
                 continue;
             };
             let Found { offset, page_bytes, .. } = found;
-            match self.filler.fill_early(found, (range.end - range.start).min(left)) {
+            let bytes = (range.end - range.start).min(left).min(CALL_BYTES);
+            match self.filler.fill_early(found, bytes) {
                 Outcome::Filled(filled) => {
                     self.replay.is_there(offset + filled);
                     self.filler.counters.hot_pages += filled / PAGE_BYTES;

@@ -7,15 +7,15 @@ use crate::handover::Region;
 use crate::hotness::Withheld;
 
 /// Version of the documents. Both ends are the same program; a server that was replaced meanwhile is not.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// From the holder, or to a guard.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Command {
     /// What to serve; beside it, the open file of the image, its hot pages, and, for an image of which parts lie
-    /// on another node, that node's file of it.
-    Serve { version: u32, cid: String },
+    /// on another node, that node's file of it. `replays`: machines that are filled at once.
+    Serve { version: u32, cid: String, replays: usize },
     /// A machine; beside it, its userfaultfd, its socket and its ledger. Without regions every access is to
     /// end in SIGBUS. `is_fresh`: no server had it before. `is_filled`: its hot pages are there. `withheld`: hot pages
     /// that it has to ask for.

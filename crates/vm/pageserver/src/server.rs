@@ -26,6 +26,7 @@ use crate::hot::{HotPages, Replay};
 use crate::ledger::Ledger;
 use crate::machine::{Ending, Machine};
 use crate::message::{Command, Report, VERSION};
+use crate::turns::Turns;
 
 /// Why a server cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -207,8 +208,10 @@ enum First {
 
 fn receive_first(channel: impl AsFd) -> Result<First, ServerError> {
     let received = channel::receive(channel, RecvFlags::empty()).map_err(ServerError::Channel)?;
-    let (cid, descriptors) = match received {
-        Some((Command::Serve { version: VERSION, cid }, descriptors)) => (cid, descriptors),
+    let (cid, replays, descriptors) = match received {
+        Some((Command::Serve { version: VERSION, cid, replays }, descriptors)) => {
+            (cid, replays, descriptors)
+        }
         Some((Command::Guard { machine }, descriptors)) => {
             return Ok(First::Guard(machine, descriptors));
         }
@@ -229,7 +232,8 @@ fn receive_first(channel: impl AsFd) -> Result<First, ServerError> {
     let file = file.map_err(|_| ServerError::Protocol)?;
     let snapshot = Snapshot::read_from(&file)?;
     let hot = HotPages::open(hot, snapshot.map.memory_bytes());
-    let source = Source { snapshot, file, cache: Shared::default() };
+    let (cache, turns) = (Shared::default(), Turns::new(replays));
+    let source = Source { snapshot, file, cache, turns };
     Ok(First::Serve(Box::new(source), hot.map_err(|_| ServerError::Protocol)?))
 }
 

@@ -1,7 +1,7 @@
 //! The init's part: it answers faults.
 
 use farfork_plan::overlay::{MemberOverlay, Served};
-use farfork_types::{PAGE_BYTES, align_down};
+use farfork_types::{PAGE_BYTES, align_down, end_of_run};
 use linux_raw_sys::general as k;
 use linux_raw_sys::ioctl::{UFFDIO_CONTINUE, UFFDIO_WAKE};
 
@@ -155,19 +155,6 @@ impl Service {
             wake(faults, page);
         }
     }
-}
-
-/// Where the run of pages that `comes_with` accepts ends after `page`, within the block of `block` bytes
-/// around it. `block` is 0 or a power of two.
-fn end_of_run(page: u64, block: u64, edge: u64, comes_with: impl Fn(u64) -> bool) -> u64 {
-    let mut end = page + PAGE_BYTES;
-    if block != 0 {
-        let edge = edge.min(align_down(page, block) + block);
-        while end < edge && comes_with(end) {
-            end += PAGE_BYTES;
-        }
-    }
-    end
 }
 
 /// Maps pages of the image from `start` on, up to the first that is mapped already.

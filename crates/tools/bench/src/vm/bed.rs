@@ -20,6 +20,7 @@ use super::far::{NearNode, OtherNode};
 use super::handler::{Handler, WorkingSet, runs};
 use super::scene::{Guests, Scene};
 use super::serve::Serve;
+use super::waits;
 use super::{
     ALL_FAR, AT_ONCE, COLD_FAR, FAASNAP, FAASNAP_COLD, FARFORK, FILE_COLD, HUGE, NAME, PLAIN, REAP,
     REAP_COLD, RESIDENT, UNRECORDED, failed,
@@ -40,6 +41,9 @@ struct Recorded {
     set: WorkingSet,
     cold: WorkingSet,
 }
+
+/// What fills any number of machines at once.
+const NO_LIMIT: [&str; 3] = ["--no-record", "--fill-at-once", "1000"];
 
 /// Nodes that do not have all of the snapshot. The order is that in which they go.
 struct Far {
@@ -62,6 +66,8 @@ pub struct Restored {
 pub struct Bed {
     far: Option<Far>,
     unrecorded: Serve,
+    /// The image of the last task, with a limit of machines that are filled at once, and without.
+    limits: Option<[Serve; 2]>,
     plain: Handler,
     recorded: Vec<Recorded>,
     /// Parts of the memory file that hold something.
@@ -91,14 +97,17 @@ impl Bed {
         let bytes: Arc<[u8]> = std::fs::read(&memory).map_err(io("read", &memory))?.into();
         let unrecorded = Serve::start(directory.path(), "unrecorded", &["--no-record"])?;
         let plain = Handler::start(&path("plain"), &bytes, None)?;
-        let (regions, recorded, far) = (regions(&bytes), Vec::new(), None);
-        let mut bed = Bed { far, unrecorded, plain, recorded, regions, guests, directory, disk };
+        let (regions, recorded, (far, limits)) = (regions(&bytes), Vec::new(), (None, None));
+        let mut bed =
+            Bed { far, unrecorded, limits, plain, recorded, regions, guests, directory, disk };
         for number in 0..bed.guests.tasks.len() {
             let recorded = bed.record(&pool, number, &bytes)?;
             bed.recorded.push(recorded);
         }
         if scene.is_recorded() {
             bed.far = Some(bed.move_away()?);
+        } else {
+            bed.limits = Some(bed.serve_with_limits()?);
         }
         Ok(bed)
     }
@@ -143,6 +152,29 @@ impl Bed {
         let other = OtherNode::start(self.directory.path())?;
         let (cold, all) = (other.near("0", "cold-far", false)?, other.near("0", "all-far", true)?);
         Ok(Far { cold, all, _other: other })
+    }
+
+    fn serve_with_limits(&self) -> Result<[Serve; 2], BenchError> {
+        let (directory, tag) = (self.directory.path(), (self.recorded.len() - 1).to_string());
+        let start = |name: &str, options: &[&str]| {
+            Serve::start_at(&self.path(name), directory, &tag, options)
+        };
+        Ok([start("limited", &NO_LIMIT[..1])?, start("unlimited", &NO_LIMIT)?])
+    }
+
+    /// Restores many machines at once, of which each touches some of the pages that are filled last: how long it waits for
+    /// each, in microseconds. With a limit of machines that are filled at once, or without. `None` if the scene has no
+    /// such servers.
+    pub fn fault_waits(
+        &self,
+        has_limit: bool,
+        machines: usize,
+    ) -> Result<Option<Vec<f64>>, BenchError> {
+        let Some([limited, unlimited]) = &self.limits else { return Ok(None) };
+        let serve = if has_limit { limited } else { unlimited };
+        let waits = waits::measure(&self.path("state"), &serve.socket, machines)?;
+        (0..machines).try_for_each(|_| serve.wait("ended").map(drop))?;
+        Ok(Some(waits))
     }
 
     fn farfork(&self, words: &[&str]) -> Result<Vec<u8>, BenchError> {

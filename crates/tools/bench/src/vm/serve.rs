@@ -28,8 +28,17 @@ pub struct Serve {
 impl Serve {
     /// Starts it for the image with this tag, with the pool and the run directory of a node in `directory`.
     pub fn start(directory: &Path, tag: &str, options: &[&str]) -> Result<Serve, BenchError> {
-        let program = program::farfork()?;
-        let socket = directory.join(format!("socket-{tag}"));
+        Serve::start_at(&directory.join(format!("socket-{tag}")), directory, tag, options)
+    }
+
+    /// The same at a socket of that path, for one of several of an image.
+    pub fn start_at(
+        socket: &Path,
+        directory: &Path,
+        tag: &str,
+        options: &[&str],
+    ) -> Result<Serve, BenchError> {
+        let (program, socket) = (program::farfork()?, socket.to_owned());
         let mut command = Command::new(&program);
         command.args(["vm", "serve"]).arg(format!("{NAME}:{tag}")).arg("--socket").arg(&socket);
         command.arg("--json").args(options);

@@ -10,6 +10,7 @@ mod show;
 mod signals;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -76,6 +77,10 @@ pub(crate) enum Command {
         /// Record nothing.
         #[arg(long)]
         no_record: bool,
+        /// Fill so many machines at once with the pages that earlier machines needed. Others wait for their turn, in the order
+        /// in which they came; their faults are answered meanwhile. Default: the number of processors.
+        #[arg(long, value_name = "MACHINES")]
+        fill_at_once: Option<NonZeroUsize>,
         /// Serve metrics at http://ADDRESS/metrics, to everyone who reaches it. Counts of faults and pages are those of
         /// machines that have ended.
         #[arg(long, value_name = "ADDRESS")]
@@ -109,13 +114,14 @@ pub(crate) fn run(command: &Command) -> CommandResult {
         Command::Export { pool, image, snapshot, memfile } => {
             files::export(&pool.open()?, image, snapshot, memfile.as_deref())?;
         }
-        Command::Serve { pool, image, socket, record, no_record, metrics, json } => {
+        Command::Serve { pool, image, socket, record, no_record, fill_at_once, metrics, json } => {
             let record = match (record, no_record) {
                 (true, _) => Record::All { share: SHARE },
                 (_, true) => Record::Nothing,
                 _ => Record::First,
             };
-            return serve::run(pool.open()?, image, socket, record, *metrics, *json);
+            let terms = serve::Terms { record, fill_at_once: *fill_at_once, json: *json };
+            return serve::run(pool.open()?, image, socket, terms, *metrics);
         }
         Command::Repack { pool, name } => files::repack(&pool.open()?, name)?,
         Command::ServePages => return serve::serve_pages(),

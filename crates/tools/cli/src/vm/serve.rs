@@ -2,6 +2,7 @@
 
 use std::io::stdin;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -19,14 +20,23 @@ use crate::CommandResult;
 /// The command that serves what this one holds.
 pub(super) const SERVER: &str = "serve-pages";
 
+/// How machines are served, and what is printed.
+pub(super) struct Terms {
+    /// Which machines to record.
+    pub(super) record: Record,
+    /// How many machines to fill at once; as many as there are processors if it is not given.
+    pub(super) fill_at_once: Option<NonZeroUsize>,
+    /// Whether events are JSON documents.
+    pub(super) json: bool,
+}
+
 /// Holds machines, and has a process of this program serve them.
 pub(super) fn run(
     pool: Pool,
     image: &str,
     socket: &Path,
-    record: Record,
+    Terms { record, fill_at_once, json }: Terms,
     metrics: Option<SocketAddr>,
-    json: bool,
 ) -> CommandResult {
     let (served, file) = files::borrow(pool, image)?;
     let pool = served.image().pool();
@@ -63,6 +73,9 @@ pub(super) fn run(
     };
     let recording = Recording { record, known: record::known(pool, cid)?, save: &mut save };
     let mut holder = Holder::listen(socket, (&snapshot, &file), &mut start, &mut show, recording)?;
+    if let Some(machines) = fill_at_once {
+        holder = holder.with_replays(machines.get());
+    }
     holder.run(signals.as_fd())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -137,8 +137,9 @@ fn imports_of_one_name_at_once_leave_one_image() {
     for mut import in imports {
         assert!(import.wait().unwrap().success());
     }
-    assert!(bed.done(&["pool", "check"]).contains("the pool is sound"));
+    // The check would remove images without a name.
     assert_eq!(bed.json(&["pool", "info", "--json"])["images"].as_array().unwrap().len(), 1);
+    assert!(bed.done(&["pool", "check"]).contains("the pool is sound"));
     bed.done(&["vm", "export", "a/vm", "state.out", "memory.out"]);
     assert!(bed.same("memory", "memory.out"));
 }

@@ -122,7 +122,13 @@ impl Bed {
 
     /// Serves machines that get these pages first.
     pub fn serve_with(&self, record: Record, known: Vec<u32>) -> Serving {
-        Serving::start(&self.pool, self.cid, self.path("socket"), (record, known))
+        Serving::start(&self.pool, self.cid, self.path("socket"), (record, known), None)
+    }
+
+    /// The same, so many machines at once.
+    pub fn serve_in_turn(&self, known: Vec<u32>, replays: usize) -> Serving {
+        let recorded = (Record::Nothing, known);
+        Serving::start(&self.pool, self.cid, self.path("socket"), recorded, Some(replays))
     }
 
     pub fn restore(&self, socket: &Path) -> Monitor {
@@ -172,6 +178,7 @@ impl Serving {
         cid: Cid,
         socket: PathBuf,
         (record, known): (Record, Vec<u32>),
+        replays: Option<usize>,
     ) -> Serving {
         let _watchdog = Watchdog::start();
         let recorded = Arc::new(Mutex::new(Vec::new()));
@@ -201,7 +208,11 @@ impl Serving {
             let recording = Recording { record, known, save: &mut save };
             let listening =
                 Holder::listen(&path, (&snapshot, &file), &mut start, &mut show, recording);
-            let mut holder = listening.unwrap();
+            let holder = listening.unwrap();
+            let mut holder = match replays {
+                Some(replays) => holder.with_replays(replays),
+                None => holder,
+            };
             holder.run(stopped.as_fd()).map_err(|error| error.to_string())
         });
         let serving = Serving {
@@ -234,6 +245,11 @@ impl Serving {
                 Err(RecvTimeoutError::Disconnected) => panic!("the holder has ended"),
             }
         }
+    }
+
+    /// Of the events that have come already, those that `is_it` takes.
+    pub fn come<T>(&self, is_it: impl FnMut(Event) -> Option<T>) -> Vec<T> {
+        self.events.try_iter().filter_map(is_it).collect()
     }
 
     /// Waits for the end of a machine.

@@ -1,6 +1,6 @@
 //! Pages that are there before a machine asks for them.
 
-use farfork_minivmm::{PAGE_BYTES, Walk, Workload};
+use farfork_minivmm::{PAGE_BYTES, Pattern, Walk, Workload};
 use farfork_pageserver::{Event, Record};
 
 use crate::bed::{Bed, PATTERN, can_serve};
@@ -188,6 +188,59 @@ fn thirty_two_machines_at_once_are_served() {
     let early = ended.iter().filter(|counters| counters.hot_pages < pages).count();
     println!("{early} of 32 machines ended before their replays");
     assert!(early > 0, "{ended:?}");
+}
+
+/// One at once: machines are filled in the order in which they came, and a fault of one that waits is answered before its turn.
+#[test]
+fn machines_are_filled_in_turn_and_faults_do_not_wait() {
+    if !can_serve() {
+        return;
+    }
+    const MACHINES: u64 = 8;
+    let bed = Bed::new(&Pattern { memory_bytes: 64 << 20, zero_permille: 100, ..PATTERN }, 1);
+    let serving = bed.serve_in_turn(all(&bed), 1);
+    let monitors: Vec<_> = (0..MACHINES)
+        .map(|number| {
+            let (monitor, page) = (bed.restore(&serving.socket), bed.pages() - 1 - number);
+            assert_eq!(monitor.load(page * PAGE_BYTES + 8), bed.word(page, 1));
+            monitor
+        })
+        .collect();
+    let filled = |event: &Event| match event {
+        Event::Filled { machine, .. } => Some(*machine),
+        _ => None,
+    };
+    // A fault that waited for its machine's turn would have come after those of the machines before.
+    let mut order = serving.come(|event| filled(&event));
+    assert!(order.len() < MACHINES as usize - 2, "{order:?} were filled before the last fault");
+    order.resize_with(MACHINES as usize, || serving.wait(filled));
+    assert_eq!(order, (1..=MACHINES).collect::<Vec<_>>());
+    bed.check_memory(&monitors[MACHINES as usize - 1], |_| false);
+}
+
+/// The turn of a machine that ends before it is filled goes to the next one, also when the server is killed meanwhile.
+#[test]
+fn machines_that_end_while_others_wait_hold_up_none() {
+    if !can_serve() {
+        return;
+    }
+    let bed = Bed::new(&Pattern { memory_bytes: 64 << 20, zero_permille: 100, ..PATTERN }, 1);
+    let serving = bed.serve_in_turn(all(&bed), 1);
+    for round in 0..3 {
+        let mut monitors: Vec<_> = (0..6).map(|_| bed.restore(&serving.socket)).collect();
+        if round == 1 {
+            serving.kill_server();
+        }
+        let last = monitors.pop().unwrap();
+        drop(monitors);
+        // Machines before it may be filled, too.
+        let number = 6 * (round + 1);
+        serving.wait(|event| match event {
+            Event::Filled { machine, .. } => (*machine == number).then_some(()),
+            _ => None,
+        });
+        bed.check_memory(&last, |_| false);
+    }
 }
 
 #[test]

@@ -56,8 +56,14 @@ fn the_next_server_goes_on_where_the_last_was_killed() {
                 _over.1.unwrap();
             });
             let mut pause = 300 + round * 37 % 10_000;
+            let mut rested = Instant::now();
             while !is_over.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_micros(pause));
+                // On a busy machine all of them may be killed before they are ready, and the holder gives up after 5 s of that.
+                if rested.elapsed() > Duration::from_secs(2) {
+                    std::thread::sleep(Duration::from_millis(500));
+                    rested = Instant::now();
+                }
                 pause = (pause * 31 + 7) % longest_us;
                 serving.kill_server();
                 kills += 1;

@@ -37,22 +37,25 @@ fn refused(serving: &Serving) -> String {
     })
 }
 
-/// Regions of memory of this process, of one page.
+/// Regions of memory of this process, each of the whole snapshot.
 fn regions(memory: &[u64], more: &str) -> String {
+    let size = PATTERN.memory_bytes;
     let one = |address: &u64| {
-        let at = format!(r#"{{"base_host_virt_addr":{address},"size":4096,"offset":81920"#);
+        let at = format!(r#"{{"base_host_virt_addr":{address},"size":{size},"offset":0"#);
         format!(r#"{at},"page_size":4096,"page_size_kib":4096{more}}}"#)
     };
     format!("[{}]", memory.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// A page of this process.
-struct Page(memory::Mapping);
+/// Memory of this process.
+struct Memory(memory::Mapping);
 
 mod memory {
-    #![allow(unsafe_code)] // reason: a page that a userfaultfd can be registered for
+    #![allow(unsafe_code)] // reason: memory that a userfaultfd can be registered for
 
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    const BYTES: usize = crate::bed::PATTERN.memory_bytes as usize;
 
     pub struct Mapping(*mut u64);
 
@@ -61,7 +64,7 @@ mod memory {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping, wherever the kernel puts it.
             let start = unsafe {
-                mmap_anonymous(std::ptr::null_mut(), 4096, protection, MapFlags::PRIVATE).unwrap()
+                mmap_anonymous(std::ptr::null_mut(), BYTES, protection, MapFlags::PRIVATE).unwrap()
             };
             Mapping(start.cast())
         }
@@ -70,26 +73,28 @@ mod memory {
             self.0 as u64
         }
 
-        pub fn load(&self) -> u64 {
-            // SAFETY: the first word of the mapping.
-            unsafe { self.0.read_volatile() }
+        /// The first word of a page.
+        pub fn load(&self, page: usize) -> u64 {
+            assert!(page < BYTES / 4096);
+            // SAFETY: in the mapping.
+            unsafe { self.0.add(page * 512).read_volatile() }
         }
     }
 
     impl Drop for Mapping {
         fn drop(&mut self) {
             // SAFETY: made by `mmap` with this length.
-            let _ = unsafe { munmap(self.0.cast(), 4096) };
+            let _ = unsafe { munmap(self.0.cast(), BYTES) };
         }
     }
 }
 
-impl Page {
-    fn new() -> (Page, Userfault) {
-        let page = Page(memory::Mapping::new());
+impl Memory {
+    fn new() -> (Memory, Userfault) {
+        let memory = Memory(memory::Mapping::new());
         let userfault = Userfault::create(0).unwrap();
-        userfault.register(page.0.address(), 4096).unwrap();
-        (page, userfault)
+        userfault.register(memory.0.address(), PATTERN.memory_bytes).unwrap();
+        (memory, userfault)
     }
 }
 
@@ -129,8 +134,8 @@ fn a_descriptor_may_come_late_and_not_alone() {
     }
     let bed = Bed::new(&PATTERN, 1);
     let serving = bed.serve();
-    let (page, userfault) = Page::new();
-    let text = regions(&[page.0.address()], r#","guest_memfd":[1,{"a":null}]"#);
+    let (memory, userfault) = Memory::new();
+    let text = regions(&[memory.0.address()], r#","guest_memfd":[1,{"a":null}]"#);
     let socket = connect(&serving);
     let (first, second) = text.as_bytes().split_at(30);
     send(&socket, first, &[]);
@@ -138,7 +143,7 @@ fn a_descriptor_may_come_late_and_not_alone() {
     send(&socket, second, &[std::io::stderr().as_fd()]);
     std::thread::sleep(Duration::from_millis(20));
     send(&socket, b"x", &[socket.as_fd(), userfault.as_fd()]);
-    assert_eq!(page.0.load(), bed.word(20, 0));
+    assert_eq!(memory.0.load(20), bed.word(20, 0));
     drop(socket);
     assert_eq!(serving.ended().faults, 1);
 }
@@ -150,11 +155,11 @@ fn two_userfaultfds_are_both_served() {
     }
     let bed = Bed::new(&PATTERN, 1);
     let serving = bed.serve();
-    let [(one, first), (other, second)] = [Page::new(), Page::new()];
+    let [(one, first), (other, second)] = [Memory::new(), Memory::new()];
     let text = regions(&[one.0.address(), other.0.address()], "");
     let socket = connect(&serving);
     send(&socket, text.as_bytes(), &[first.as_fd(), second.as_fd()]);
-    assert_eq!([one.0.load(), other.0.load()], [bed.word(20, 0); 2]);
+    assert_eq!([one.0.load(20), other.0.load(20)], [bed.word(20, 0); 2]);
 }
 
 #[test]

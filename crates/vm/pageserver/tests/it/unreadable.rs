@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use farfork_image::format::DATA_AT;
-use farfork_minivmm::Walk;
+use farfork_minivmm::{Pattern, Walk};
 use farfork_pageserver::{Event, Record};
 
 use crate::bed::{Bed, PATTERN, Serving, can_serve, child, image_file};
@@ -94,23 +94,24 @@ fn far_pages_come_or_end_in_sigbus() {
     assert!(serving.ended().poisoned_pages >= 1);
 }
 
-/// The memory of a larger machine: its regions are not in the snapshot.
+/// The memory of a larger machine, whose regions are not in the snapshot, and of a smaller one, whose regions are, and whose
+/// guest would get bytes of another.
 #[test]
 fn a_guest_of_another_snapshot_is_stopped() {
     if !can_serve() {
         return;
     }
-    let (bed, other) = (
-        Bed::new(&PATTERN, 1),
-        Bed::new(&farfork_minivmm::Pattern { memory_bytes: 32 << 20, ..PATTERN }, 1),
-    );
+    let bed = Bed::new(&PATTERN, 1);
     let serving = bed.serve();
     let mut monitor = bed.restore(&serving.socket);
-    assert_eq!(guest(&other, &serving).signal(), Some(SIGBUS));
-    let why = serving.wait(|event| match event {
-        Event::Refused { why, is_stopped: true, .. } => Some(why.to_string()),
-        _ => None,
-    });
-    assert!(why.contains("restores another snapshot"), "{why}");
+    for memory_bytes in [2 * PATTERN.memory_bytes, PATTERN.memory_bytes / 2] {
+        let other = Bed::new(&Pattern { memory_bytes, ..PATTERN }, 1);
+        assert_eq!(guest(&other, &serving).signal(), Some(SIGBUS));
+        let why = serving.wait(|event| match event {
+            Event::Refused { why, is_stopped: true, .. } => Some(why.to_string()),
+            _ => None,
+        });
+        assert!(why.contains("restores another snapshot"), "{why}");
+    }
     bed.check(&mut monitor, &Walk::whole(bed.pages()));
 }
