@@ -248,6 +248,12 @@ fn a_server_that_ends_breaks_the_connection() {
     let client = bed.connect();
     let window = client.known(bed.region);
     bed.server.stop();
+    // Its threads end a while later, and with them the window.
+    let end = soon();
+    while bed.server.connections() > 0 {
+        assert!(Instant::now() < end, "the connection does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // The window is gone with the connection; nothing is read after that, at the latest when the deadline passes.
     let many = [Segment { key: bed.region, offset: 0, bytes: 4096 }; 50];
     if let Ok(mut batch) = client.submit(&many, soon()) {
