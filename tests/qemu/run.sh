@@ -35,10 +35,12 @@ setup/qemu.sh "${suites[@]}" || status=$?
 readonly work=$(mktemp -d -p build/qemu)
 trap 'rm -rf "$here/$work"' EXIT
 
-# The newest build of a test program.
+# The newest builds of programs with tests, which cargo's options select. The whole workspace is named with all its features, as in
+# setup/test.sh: otherwise crates would be compiled again.
+read -r -a features <<<"$(FARFORK_RDMA=1 setup/features.sh)"
 built() {
-    cargo test --quiet --package farfork-tests --no-run --test "$1" --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
+    cargo test --quiet --workspace "${features[@]}" --no-run "$@" --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }
 
 # Puts a program with its libraries where the guest has them, under its own path or another.
@@ -69,14 +71,9 @@ readonly subjects=(
     tcp_listening timers two_mib_edges watcher
 )
 
-pack_programs() {
-    local name programs faults
-    programs=$(built programs)
-    faults=$(built faults)
-    # They are built when they are first run.
-    for name in "${subjects[@]}"; do
-        "$programs" "plain::$name" --exact --quiet >/dev/null
-    done
+# What every guest has.
+pack_base() {
+    local name
     mkdir -p "$work/root"/{dev,proc,sys,tmp,root,run,mnt,farfork}
     put "$(command -v busybox)" /bin/busybox
     # The shell of busybox would run its own programs instead of these.
@@ -85,14 +82,26 @@ pack_programs() {
         put "$(command -v "$name")"
     done
     put_stripped "$target/debug/farfork" /farfork/debug/farfork
+    install tests/qemu/init.sh "$work/root/init"
+    install tests/qemu/{media,cxl,groups,rdma}.sh "$work/root"
+}
+
+# What checks itself, for all guests but `rdma`.
+pack_programs() {
+    local name programs faults
+    [ ! -e "$work/root/farfork/debug/deps/programs" ] || return 0
+    programs=$(built --test programs | tail -1)
+    faults=$(built --test faults | tail -1)
+    # They are built when they are first run.
+    for name in "${subjects[@]}"; do
+        "$programs" "plain::$name" --exact --quiet >/dev/null
+    done
     put_stripped "$programs" /farfork/debug/deps/programs
     put_stripped "$faults" /farfork/debug/deps/faults
     # Their sources stay outside: a program is built anew if these are newer.
     for name in "${subjects[@]}"; do
         put "$target/programs/$name" "/farfork/programs/$name"
     done
-    install tests/qemu/init.sh "$work/root/init"
-    install tests/qemu/{media,cxl,groups,rdma}.sh "$work/root"
 }
 
 # What makes containers, and Python with farfork's package and pytest.
@@ -121,7 +130,8 @@ verbs() {
 # The command and the suites with reads by RDMA, and the library with the driver of the emulated device.
 pack_rdma() {
     local library program
-    cargo build --quiet --package farfork-cli --features rdma
+    # With a test: without one, cargo leaves out features that tests need, and compiles crates again.
+    cargo build --quiet --workspace "${features[@]}" --bin farfork --test far
     put_stripped "$target/debug/farfork" /farfork/debug/farfork
     while read -r program; do
         case $(basename "$program") in
@@ -131,6 +141,7 @@ pack_rdma() {
     done < <(cargo test --quiet --package farfork-fabric --features rdma --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
     # No test of `programs` builds it.
+    mkdir -p "$work/root/farfork/programs"
     cc -D_GNU_SOURCE -O1 -g tests/programs/far_pages.c -o "$work/root/farfork/programs/far_pages"
     library=$(verbs)
     put "$library"
@@ -200,9 +211,10 @@ guest() {
 
 can_run() {
     case $1 in
-        cxl) can_run_cxl ;;
+        media) pack_programs ;;
+        cxl) can_run_cxl && pack_programs ;;
         rdma) can_run_rdma ;;
-        groups) can_run_groups ;;
+        groups) can_run_groups && pack_programs ;;
     esac
 }
 
@@ -215,7 +227,7 @@ can_run_cxl() {
 }
 
 can_run_rdma() {
-    if [ -z "$(setup/features.sh)" ] || [ -z "$(verbs)" ] || ! command -v rdma >/dev/null ||
+    if [ ${#features[@]} -eq 0 ] || [ -z "$(verbs)" ] || ! command -v rdma >/dev/null ||
         [ ! -e /etc/libibverbs.d/rxe.driver ]; then
         echo "SKIPPED: tests of RDMA in QEMU: they need CMake, libclang, libibverbs1, ibverbs-providers and rdma"
         return 1
@@ -231,7 +243,7 @@ can_run_groups() {
     pack_platform
 }
 
-pack_programs
+pack_base
 failed=0
 for show in "${scenes[@]}"; do
     can_run "$show" || continue

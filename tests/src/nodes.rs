@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -211,10 +211,20 @@ fn unmount_all(run_directory: &Path) {
 
 /// The pid that a detached clone's command prints.
 pub fn pid_of(clone: &mut Subject) -> Outcome<i32> {
-    clone.leave()?;
-    clone.hear(Duration::from_millis(50));
-    let pid = clone.transcript().lines().find_map(|line| line.trim().parse().ok());
-    pid.map_or_else(|| clone.fail("no pid"), Ok)
+    if !clone.leave()?.success() {
+        return clone.fail("no pid");
+    }
+    // The clone keeps the pipes, so that they do not end: what was printed may come a while later.
+    let until = Instant::now() + SOON;
+    loop {
+        clone.hear(Duration::from_millis(50));
+        let pid = clone.transcript().lines().find_map(|line| line.trim().parse().ok());
+        match pid {
+            Some(pid) => return Ok(pid),
+            None if Instant::now() < until => {}
+            None => return clone.fail("no pid"),
+        }
+    }
 }
 
 /// Runs a command that has to work; the document that it prints.

@@ -10,8 +10,10 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
 use serde_json::Value;
 
-/// The limit of a read, in most tests.
-pub const DEADLINE: Duration = Duration::from_millis(700);
+/// The limit of a read, as it is without an option. A test on a busy machine must not end for want of time.
+const PATIENT: Duration = Duration::from_secs(5);
+/// The same in tests that wait until it has passed.
+const HASTY: Duration = Duration::from_secs(2);
 
 /// One pair of nodes.
 pub struct Bed {
@@ -19,6 +21,8 @@ pub struct Bed {
     nodes: Nodes,
     pub key: PathBuf,
     pub pool: PathBuf,
+    /// The limit of a read.
+    pub deadline: Duration,
     server: Option<Child>,
 }
 
@@ -29,7 +33,14 @@ impl Bed {
         let directory = testbed::work_dir(&format!("far-{test}"))?;
         let key = directory.join("key");
         let nodes = Nodes::set(directory, "10.77.0")?;
-        Ok(Bed { test, nodes, key, pool, server: None })
+        Ok(Bed { test, nodes, key, pool, deadline: PATIENT, server: None })
+    }
+
+    /// The same, with reads that end sooner.
+    pub fn hasty(test: &'static str) -> Outcome<Bed> {
+        let mut bed = Bed::set(test)?;
+        bed.deadline = HASTY;
+        Ok(bed)
     }
 
     /// Where the server listens.
@@ -44,12 +55,12 @@ impl Bed {
 
     /// A command that is run in the network of one side.
     pub fn on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
-        self.nodes.on(side, arguments, DEADLINE)
+        self.nodes.on(side, arguments, self.deadline)
     }
 
     /// The same, of which the process is `farfork` itself.
     pub fn process_on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
-        self.nodes.server(side, arguments, DEADLINE)
+        self.nodes.server(side, arguments, self.deadline)
     }
 
     /// Starts the server, of which both nodes use TCP, although they are on one host.
@@ -60,7 +71,7 @@ impl Bed {
     /// Starts the server with further options.
     pub fn serve_with(&mut self, more: &[&str]) -> Outcome {
         let serve = ["far", "serve", "--listen", self.address(), "--pool"];
-        let mut command = self.nodes.server(HOME, &serve, DEADLINE)?;
+        let mut command = self.nodes.server(HOME, &serve, self.deadline)?;
         command.arg(&self.pool).arg("--key").arg(&self.key).args(more).stdout(Stdio::piped());
         let mut server = command
             .stderr(Stdio::null())

@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::bed::{Bed, DEADLINE};
+use crate::bed::Bed;
 
 /// Above a deadline: a fault is tried twice, and the machine has other things to do.
 const MARGIN: Duration = Duration::from_secs(4);
@@ -56,7 +56,7 @@ fn scene(bed: &mut Bed) -> Outcome<(Subject, i32, String)> {
 pub fn must_end(bed: &Bed, mut clone: Subject, pid: i32, causes: &[&str]) -> Outcome {
     clone.send_byte();
     let (end, took) = bed.wait(pid)?;
-    demand(took < 2 * DEADLINE + MARGIN, "an end by the deadline", &took)?;
+    demand(took < 2 * bed.deadline + MARGIN, "an end by the deadline", &took)?;
     demand(end["signal"] == libc_sigbus(), "SIGBUS", &end)?;
     demand(end["status"].is_null() && end["page"].is_u64(), "a page", &end)?;
     demand(end["source"] == format!("tcp://{}", bed.address()), "the source", &end)?;
@@ -71,7 +71,7 @@ fn libc_sigbus() -> Value {
 }
 
 fn server_killed() -> Outcome {
-    let mut bed = Bed::set("killed")?;
+    let mut bed = Bed::hasty("killed")?;
     let (clone, pid, image) = scene(&mut bed)?;
     bed.signal_server(Signal::SIGKILL)?;
     must_end(&bed, clone, pid, &["Connection refused", "broke"])?;
@@ -80,7 +80,7 @@ fn server_killed() -> Outcome {
 }
 
 fn server_stopped() -> Outcome {
-    let mut bed = Bed::set("stopped")?;
+    let mut bed = Bed::hasty("stopped")?;
     let (clone, pid, _) = scene(&mut bed)?;
     bed.signal_server(Signal::SIGSTOP)?;
     must_end(&bed, clone, pid, &["did not answer within the deadline"])?;
@@ -91,7 +91,7 @@ fn server_stopped() -> Outcome {
 }
 
 fn cable_cut() -> Outcome {
-    let mut bed = Bed::set("cut")?;
+    let mut bed = Bed::hasty("cut")?;
     let (clone, pid, _) = scene(&mut bed)?;
     bed.cut()?;
     must_end(&bed, clone, pid, &["did not answer within the deadline", "unreachable", "timed out"])
@@ -99,7 +99,7 @@ fn cable_cut() -> Outcome {
 
 /// A system call gets an error, and the process goes on.
 fn system_call() -> Outcome {
-    let mut bed = Bed::set("call")?;
+    let mut bed = Bed::hasty("call")?;
     let (mut clone, _, _) = scene(&mut bed)?;
     // With all the code that it needs for the second call.
     clone.send(b"f");
@@ -110,15 +110,15 @@ fn system_call() -> Outcome {
 }
 
 fn clone_killed_while_it_waits() -> Outcome {
-    let mut bed = Bed::set("waits")?;
+    let mut bed = Bed::hasty("waits")?;
     let (mut clone, pid, _) = scene(&mut bed)?;
     bed.signal_server(Signal::SIGSTOP)?;
     clone.send_byte();
-    std::thread::sleep(DEADLINE / 4);
+    std::thread::sleep(bed.deadline / 4);
     let begun = Instant::now();
     kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
     let (end, _) = bed.wait(pid)?;
-    demand(begun.elapsed() < DEADLINE + MARGIN, "an end by the deadline", &begun.elapsed())?;
+    demand(begun.elapsed() < bed.deadline + MARGIN, "an end by the deadline", &begun.elapsed())?;
     demand(end["signal"] == Signal::SIGKILL as i32, "the signal", &end)
 }
 
@@ -129,7 +129,7 @@ fn far_process_killed() -> Outcome {
     // The clone waits for a page that the far process has asked for.
     bed.signal_server(Signal::SIGSTOP)?;
     clone.send_byte();
-    std::thread::sleep(DEADLINE / 4);
+    std::thread::sleep(bed.deadline / 4);
     let first = bed.far_process("pid")?;
     kill(first, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
     bed.signal_server(Signal::SIGCONT)?;
@@ -209,7 +209,7 @@ fn holder_killed() -> Outcome {
     // The clone waits for a page that the far process has asked for.
     bed.signal_server(Signal::SIGSTOP)?;
     clone.send_byte();
-    std::thread::sleep(DEADLINE / 4);
+    std::thread::sleep(bed.deadline / 4);
     let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
     kill(holder, Signal::SIGKILL).map_err(|error| Trouble::during("kill", error))?;
     bed.signal_server(Signal::SIGCONT)?;
@@ -224,7 +224,7 @@ fn holder_killed() -> Outcome {
 
 /// With holder and far process gone at once, the kernel ends what waits; the next restore mounts anew.
 fn both_killed() -> Outcome {
-    let mut bed = Bed::set("both")?;
+    let mut bed = Bed::hasty("both")?;
     let (mut clone, pid, image) = scene(&mut bed)?;
     let (far, holder) = (bed.far_process("pid")?, bed.far_process("holder_pid")?);
     // One that is stopped becomes nothing.
@@ -261,7 +261,7 @@ fn far_process_stopped() -> Outcome {
     // While it is still stopped, another takes its place.
     bed.clone(&image, &["--no-prefetch"])?.must_pass()?;
     demand(bed.far_process("pid")? != far, "another far process", &far)?;
-    send(Signal::SIGCONT)?;
+    demand(send(Signal::SIGCONT).is_err(), "the end of the one that was stopped", &far)?;
     testbed::eventually("the end of what the kernel has ended", || Ok(kill(holder, None).is_err()))
 }
 

@@ -13,7 +13,7 @@ use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
 use nix::sys::signal::Signal;
 use rustix::fs::{Advice, fadvise};
 
-use crate::bed::{Bed, DEADLINE};
+use crate::bed::Bed;
 
 const IMAGE: &str = "far/vm";
 const PAGES: u64 = 8192;
@@ -36,7 +36,7 @@ struct Machines {
 
 impl Machines {
     fn set(test: &'static str) -> Outcome<Machines> {
-        let bed = Bed::set(test)?;
+        let bed = Bed::hasty(test)?;
         let directory = testbed::work_dir(&format!("far-{test}"))?;
         let failed = |error| Trouble::during("writing a snapshot", error);
         fs::write(directory.join("state"), b"a state").map_err(failed)?;
@@ -182,7 +182,11 @@ fn without_the_other_node(machines: &mut Machines, mut serve: Subject) -> Outcom
         "SIGBUS",
         &(status, guest.transcript()),
     )?;
-    demand(took < 3 * DEADLINE + Duration::from_secs(4), "an end by the deadline", &took)?;
+    demand(
+        took < 3 * machines.bed.deadline + Duration::from_secs(4),
+        "an end by the deadline",
+        &took,
+    )?;
     testbed::eventually("a report", || {
         serve.hear(Duration::from_millis(20));
         Ok(serve.transcript().contains("could not be read"))

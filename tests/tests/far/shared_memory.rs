@@ -39,7 +39,7 @@ fn answers() -> Outcome {
 
 /// A server that starts anew without shared memory is read by TCP.
 fn server_killed() -> Outcome {
-    let mut bed = Bed::set("shm-killed")?;
+    let mut bed = Bed::hasty("shm-killed")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve_with(&[])?;
     let (mut clone, pid) = bed.detached(&image, &["--no-prefetch"])?;
@@ -54,7 +54,7 @@ fn server_killed() -> Outcome {
 }
 
 fn server_stopped() -> Outcome {
-    let mut bed = Bed::set("shm-stopped")?;
+    let mut bed = Bed::hasty("shm-stopped")?;
     let image = bed.image(&Program::c("far_pages"))?;
     bed.serve_with(&[])?;
     let (mut clone, pid) = bed.detached(&image, &["--no-prefetch"])?;

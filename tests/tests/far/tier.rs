@@ -13,7 +13,7 @@ use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::bed::{Bed, DEADLINE};
+use crate::bed::Bed;
 
 /// Adds the tests.
 pub fn add(tests: &mut Tests) {
@@ -36,7 +36,10 @@ pub struct Near {
 
 impl Near {
     pub fn set(test: &'static str, program: &Program) -> Outcome<Near> {
-        let mut bed = Bed::set(test)?;
+        Near::of(Bed::set(test)?, test, program)
+    }
+
+    fn of(mut bed: Bed, test: &str, program: &Program) -> Outcome<Near> {
         let image = bed.image(program)?;
         bed.serve()?;
         Near::pulled(bed, test, image, &[])
@@ -218,7 +221,8 @@ fn python() -> Outcome {
 }
 
 fn without_server() -> Outcome {
-    let mut near = Near::set("tier-server", &Program::c("far_pages"))?;
+    let bed = Bed::hasty("tier-server")?;
+    let mut near = Near::of(bed, "tier-server", &Program::c("far_pages"))?;
     near.record(b"t", "NOTE touched 1")?;
     near.tier(&[])?;
     let (first, pid) = near.detached(&[])?;
@@ -230,7 +234,11 @@ fn without_server() -> Outcome {
     for (mut clone, pid) in [(first, pid), (second, second_pid)] {
         clone.send_byte();
         let (end, took) = near.bed.wait(pid)?;
-        demand(took < 2 * DEADLINE + Duration::from_secs(4), "an end by the deadline", &took)?;
+        demand(
+            took < 2 * near.bed.deadline + Duration::from_secs(4),
+            "an end by the deadline",
+            &took,
+        )?;
         demand(end["signal"] == Signal::SIGBUS as i32 && end["page"].is_u64(), "SIGBUS", &end)?;
         demand(end["source"] == format!("tcp://{}", near.bed.address()), "the source", &end)?;
         demand(

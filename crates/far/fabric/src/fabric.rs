@@ -39,8 +39,8 @@ pub trait Fabric: Send + Sync {
         self.is_one_sided()
     }
 
-    /// Why reads do not go the way that was chosen, or not all of them.
-    fn detour(&self) -> Option<String> {
+    /// Why reads of this region do not go the way that was chosen.
+    fn detour_for(&self, _key: &RegionKey) -> Option<String> {
         None
     }
 

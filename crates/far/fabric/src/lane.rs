@@ -13,6 +13,12 @@ pub trait Lane: Send + Sync {
     ///
     /// It refuses.
     fn answer(&self, code: u8, request: &[u8]) -> Result<Vec<u8>, Refusal>;
+
+    /// Whether calls with this code may take long. They have a thread of the connection to themselves, one after the
+    /// other, so that reads do not wait for them.
+    fn is_slow(&self, _code: u8) -> bool {
+        false
+    }
 }
 
 /// Makes one for each connection.

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use farfork_types::TlsFiles;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::FarError;
@@ -121,7 +123,7 @@ pub struct ImageStatus {
     /// Whether its bytes are read without any code of the serving node. `None` without a connection.
     #[serde(default)]
     pub one_sided: Option<bool>,
-    /// Why not all reads go the way that was chosen for the connection, such as a device that has died.
+    /// Why its bytes are not read by RDMA, where that was chosen: a device that has died, or the server's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detour: Option<String>,
     /// Length of its file.
@@ -162,8 +164,27 @@ pub fn ask(socket: &Path, ask: &Ask) -> Result<Answer, FarError> {
     stream.set_read_timeout(Some(patience)).map_err(failed())?;
     write_line(&stream, ask).map_err(failed())?;
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).map_err(failed())?;
+    BufReader::new(&stream).read_line(&mut line).map_err(in_words).map_err(failed())?;
     serde_json::from_str(&line).map_err(|error| failed()(error.into()))
+}
+
+/// What the kernel calls "try again" at the end of a timeout.
+fn in_words(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "it does not answer; is it stopped?")
+        }
+        _ => error,
+    }
+}
+
+/// The process that listens at `socket`, which need not answer.
+///
+/// # Errors
+/// None listens there.
+pub(crate) fn listening_process(socket: &Path) -> io::Result<Pid> {
+    let credentials = socket_peercred(UnixStream::connect(socket)?)?;
+    Ok(credentials.pid)
 }
 
 /// Sends one document.

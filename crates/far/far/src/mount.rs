@@ -270,7 +270,7 @@ impl FarProcess {
                 source: image.source.name(),
                 transport: image.source.transport().map(str::to_owned),
                 one_sided: image.source.is_one_sided(image),
-                detour: image.source.detour(),
+                detour: image.source.detour(image),
                 bytes: image.bytes,
                 fetched_bytes: image.fetched_bytes.load(Ordering::Relaxed),
                 owners: owners.iter().zip(lineage.owned_bytes()).map(of_owner).collect(),

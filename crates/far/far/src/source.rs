@@ -176,9 +176,10 @@ impl Source {
         self.living_link().map(|link| link.fabric.name())
     }
 
-    /// Why the present connection does not read by the way that was chosen for it.
-    pub fn detour(&self) -> Option<String> {
-        self.living_link()?.fabric.detour()
+    /// Why the present connection does not read an image by the way that was chosen.
+    pub fn detour(&self, image: &FarImage) -> Option<String> {
+        let key = free(&image.key)?.1;
+        self.living_link()?.fabric.detour_for(&key)
     }
 
     /// Whether bytes of this image are read at present without any code of its node; `None` without a connection.

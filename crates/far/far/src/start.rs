@@ -5,15 +5,18 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use farfork_mount::close_output;
 use farfork_types::{Cid, TlsFiles};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::statfs;
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
-use crate::control::{Answer, Ask, Status, ask};
+use crate::control::{Answer, Ask, Status, ask, listening_process};
 use crate::error::FarError;
 use crate::holder_lock::HolderLock;
 use crate::place::Place;
@@ -25,6 +28,8 @@ use crate::source::SourceAt;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a command looks for a far process that its holder is about to start.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long the kernel may take to say that a file system has ended.
+const ENDED_LOOK: Duration = Duration::from_secs(1);
 
 /// What the far process of `place` has done; an error if none runs.
 ///
@@ -170,12 +175,22 @@ pub fn ensure_with(
 /// What the far process of `place` has done; `None` if nothing is mounted there. Between the death of a far process and the
 /// start of the next one nothing listens, but its holder lives: a second one would take the mount away from clones.
 fn living_status(place: &Place) -> Result<Option<Status>, FarError> {
-    let until = Instant::now() + START_TIMEOUT;
+    let (mut until, mut has_killed) = (Instant::now() + START_TIMEOUT, false);
     loop {
         let error = match status(place) {
+            // The next one finds out that the file system has ended, and goes.
+            Ok(_) if has_killed && Instant::now() < until => {
+                std::thread::sleep(LOOK);
+                continue;
+            }
             Ok(status) => return Ok(Some(status)),
             Err(error) => error,
         };
+        if !has_killed && is_silent(&error) && has_ended(place) {
+            kill_silent(place).map_err(FarError::io("kill a far process in", place.directory()))?;
+            (until, has_killed) = (Instant::now() + START_TIMEOUT, true);
+            continue;
+        }
         let is_absent = is_absent(&error);
         let failed = FarError::io("look for the holder of far memory in", place.directory());
         if is_absent && !HolderLock::is_held(place).map_err(failed)? {
@@ -186,6 +201,33 @@ fn living_status(place: &Place) -> Result<Option<Status>, FarError> {
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Whether the kernel has ended the file system that is mounted there, because its far process answered nothing. Before that the
+/// question is not answered either.
+fn has_ended(place: &Place) -> bool {
+    let (images, (sender, answer)) = (place.images(), channel());
+    std::thread::spawn(move || {
+        sender.send(statfs(&images).is_err_and(|error| error == Errno::NOTCONN))
+    });
+    answer.recv_timeout(ENDED_LOOK).unwrap_or(false)
+}
+
+/// Whether the far process is there, and answers nothing.
+fn is_silent(error: &FarError) -> bool {
+    matches!(error, FarError::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+}
+
+/// Kills the far process, whose file system has ended. Its holder sees that, starts another one, which finds no file system,
+/// and ends.
+fn kill_silent(place: &Place) -> io::Result<()> {
+    let known = listening_process(&place.socket())?;
+    let process = pidfd_open(known, PidfdFlags::empty())?;
+    // The pid may have become another process before it was opened; that one does not listen there.
+    if listening_process(&place.socket())? == known {
+        pidfd_send_signal(process, Signal::KILL)?;
+    }
+    Ok(())
 }
 
 /// Whether the far process was killed before it answered.

@@ -336,8 +336,11 @@ fn status(json: bool) -> CommandResult {
                 size::show(images().map(|image| image.bytes).sum()),
                 mount.failed_reads
             );
-            if let Some(why) = images().find_map(|image| image.detour.as_deref()) {
-                println!("    not by RDMA: {why}");
+            let mut reasons: Vec<&str> =
+                images().filter_map(|image| image.detour.as_deref()).collect();
+            reasons.sort_unstable();
+            for same in reasons.chunk_by(|one, next| one == next) {
+                println!("    {} of {} not by RDMA: {}", same.len(), images().count(), same[0]);
             }
         }
     }

@@ -35,6 +35,8 @@ mod tests;
 #[cfg(feature = "rdma")]
 mod verbs;
 #[cfg(feature = "rdma")]
+mod windows;
+#[cfg(feature = "rdma")]
 mod wire;
 
 #[cfg(not(feature = "rdma"))]

@@ -1,8 +1,7 @@
 //! The reading end: hands segments to a device, and takes in its answers.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,8 @@ use super::error::RdmaError;
 use super::reads::{Read, Reads};
 use super::serving::completions;
 use super::verbs::{DEPTH, Queue, Registered};
-use super::wire::{CONNECT, Offer, TOKEN_BYTES, WINDOW, Window};
+use super::windows::Windows;
+use super::wire::{CONNECT, LEAVE, Offer, TOKEN_BYTES};
 use crate::MAX_SEGMENT_BYTES;
 use crate::error::{FabricError, Refusal};
 use crate::fabric::{Batch, Completion, Fabric, Segment};
@@ -27,12 +27,11 @@ const FIRST_READ: Duration = Duration::from_secs(1);
 const REPAIR: Duration = Duration::from_secs(2);
 /// How often a read is tried: a window may be withdrawn and given anew.
 const ATTEMPTS: u32 = 3;
-/// When a window is asked for again that the server has not given, or not in time: it registers a whole file. The region
-/// is read over the connection meanwhile.
-const AGAIN: Duration = Duration::from_secs(10);
 /// Looks for answers before the thread sleeps between two of them.
 const LOOKS: u32 = 200;
 const NAP: Duration = Duration::from_micros(30);
+/// Between two looks for reads that had better go over the connection.
+const LATE_LOOK: Duration = Duration::from_millis(1);
 
 /// A connection by which a device reads, beside one of [`tcp`](crate::tcp).
 pub struct Rdma {
@@ -43,15 +42,10 @@ pub struct Rdma {
 pub(super) struct Inner {
     control: Connection,
     reads: Reads,
-    /// By the key of the region.
-    pub(super) windows: Mutex<HashMap<[u8; RegionKey::BYTES], Window>>,
-    /// Regions whose window took too long, and when it is asked for again.
-    late: Mutex<HashMap<[u8; RegionKey::BYTES], Instant>>,
+    pub(super) windows: Windows,
     refused: AtomicU64,
     /// Why all is read over the connection from then on.
     left: OnceLock<String>,
-    /// Why the server gave no window, last.
-    no_window: Mutex<Option<String>>,
     end: OwnEnd,
 }
 
@@ -100,11 +94,9 @@ impl Rdma {
         let inner = Arc::new(Inner {
             control,
             reads,
-            windows: Mutex::default(),
-            late: Mutex::default(),
+            windows: Windows::default(),
             refused: AtomicU64::new(0),
             left: OnceLock::new(),
-            no_window: Mutex::default(),
             end,
         });
         let for_thread = Arc::clone(&inner);
@@ -179,63 +171,20 @@ impl OwnEnd {
 }
 
 impl Inner {
-    /// The window of a region, asked for if it is not known; `None` if the region has none.
-    fn window(&self, key: &RegionKey, deadline: Instant) -> Result<Option<Window>, FabricError> {
-        let bytes = key.to_bytes();
-        let known = lock(&self.windows).get(&bytes).copied();
-        let window = match known {
-            Some(window) => window,
-            None => {
-                let Some(window) = self.ask(&bytes, deadline)? else { return Ok(None) };
-                lock(&self.windows).insert(bytes, window);
-                window
-            }
-        };
-        Ok((window.bytes > 0).then_some(window))
-    }
-
-    /// `None` for one that takes the server long: reads must not wait for it until their deadline.
-    fn ask(
-        &self,
-        key: &[u8; RegionKey::BYTES],
-        deadline: Instant,
-    ) -> Result<Option<Window>, FabricError> {
-        let now = Instant::now();
-        if lock(&self.late).get(key).is_some_and(|again| now < *again) {
-            return Ok(None);
-        }
-        let soon = now + (deadline - now) / 2;
-        match self.control.ask_service(WINDOW, key, soon) {
-            Ok(answer) => {
-                lock(&self.late).remove(key);
-                let odd = || self.broken_by("it gave something that is not a window".to_owned());
-                Window::from_bytes(&answer).ok_or_else(odd).map(Some)
-            }
-            // It may have a reason of its own: whether the region can be read is found over the connection.
-            Err(
-                error @ (FabricError::DeadlinePassed { .. }
-                | FabricError::Refused { refusal: Refusal::Failed { .. }, .. }),
-            ) => {
-                *lock(&self.no_window) = Some(error.to_string());
-                lock(&self.late).insert(*key, now + AGAIN);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Gives the device up. What it has not answered, and all that comes later, is read over the connection.
-    fn leave(&self, why: String, reads: Vec<Read>) {
+    pub(super) fn leave(&self, why: String, reads: Vec<Read>) {
         // First: a read that finds the device gone must find the reason.
         let why = self.left.get_or_init(|| why).clone();
         let open = self.reads.leave(self.broken_by(why));
         reads.into_iter().chain(open).for_each(|read| self.go_over(read));
+        // Otherwise all windows would stay pinned as long as the connection. Nothing depends on the answer.
+        let _ = self.control.begin_ask(LEAVE, &[]);
     }
 
     /// Reads over the connection what the device does not.
     fn go_over(&self, read: Read) {
         let Read { index, segment, deadline, .. } = read;
-        let completions = self.reads.release(read);
+        let Some(completions) = self.reads.release(read) else { return };
         let asked = self.control.submit_into(index, &[segment], &completions, deadline);
         if let Err(error) = asked {
             completions.put(Completion { segment: index, result: Err(error) });
@@ -246,14 +195,31 @@ impl Inner {
         self.left.get().is_some()
     }
 
-    /// Starts the read of a segment in a window.
+    /// Asks over the connection, too, for what the device has not answered in time.
+    fn ask_elsewhere(&self) {
+        self.reads.ask_elsewhere(|index, segment, completions| {
+            // Without credits it is tried again later: answers of the device must not wait for them.
+            let asked = self.control.submit_into(index, &[segment], completions, Instant::now());
+            asked.is_ok()
+        });
+    }
+
+    /// Starts the read of a segment in a window; over the connection if the device is given up just now, or has no place for it
+    /// in time.
     fn start(&self, read: Read) -> Result<(), FabricError> {
         let Segment { offset, bytes, .. } = read.segment;
         let all = read.window.bytes;
         let is_inside = offset.checked_add(u64::from(bytes)).is_some_and(|end| end <= all);
         let result = match (is_inside, bytes) {
             (true, 0) => Ok(Vec::new()),
-            (true, _) => return self.reads.start(read),
+            (true, _) => {
+                let Err(read) = self.reads.start(read) else { return Ok(()) };
+                let Read { index, segment, completions, deadline, .. } = *read;
+                return match self.reads.ended().filter(|_| !self.has_left()) {
+                    Some(ended) => Err(ended),
+                    None => self.control.submit_into(index, &[segment], &completions, deadline),
+                };
+            }
             // The device would refuse it, too, but without saying why.
             (false, _) => Err(self.refused(Refusal::OutOfBounds { bytes: all })),
         };
@@ -261,22 +227,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The same; over the connection if the device is given up just now.
-    fn start_or_go_over(&self, read: Read) -> Result<(), FabricError> {
-        let (index, segment, deadline) = (read.index, read.segment, read.deadline);
-        let completions = read.completions.clone();
-        match self.start(read) {
-            Err(FabricError::Broken { .. }) if self.has_left() => {
-                self.control.submit_into(index, &[segment], &completions, deadline)
-            }
-            done => done,
-        }
-    }
-
     /// Takes in answers until the connection ends.
     fn poll(&self) {
-        let mut looks = 0;
+        let (mut looks, mut late_look) = (0, Instant::now());
         while self.reads.wait() {
+            if late_look.elapsed() > LATE_LOOK {
+                self.ask_elsewhere();
+                late_look = Instant::now();
+            }
             match self.look() {
                 Found::Nothing if self.reads.lacks_queue() => self.replace(),
                 Found::Answers => looks = 0,
@@ -285,7 +243,7 @@ impl Inner {
                     looks += 1;
                     if let Some(error) = self.control.broken() {
                         self.reads.end(error, Vec::new());
-                    } else if looks >= LOOKS && self.reads.is_overdue() {
+                    } else if looks >= LOOKS && self.reads.is_silent() {
                         self.leave(NO_ANSWER.to_owned(), Vec::new());
                     } else if looks < LOOKS {
                         std::thread::yield_now();
@@ -319,7 +277,7 @@ impl Inner {
         let Some(mut read) = failed else { return self.reopen(others) };
         read.attempts += 1;
         if status != WorkCompletionStatus::RemoteAccessError as u32 {
-            let is_last = read.attempts >= ATTEMPTS || read.is_late();
+            let is_last = self.reads.count_failure().max(read.attempts) >= ATTEMPTS;
             others.push(read);
             return if is_last {
                 self.leave(status_words(status), others)
@@ -327,6 +285,7 @@ impl Inner {
                 self.reopen(others)
             };
         }
+        self.reads.note_answer();
         match self.renew(&mut read, &mut others) {
             Ok(true) if read.attempts < ATTEMPTS => others.push(read),
             Ok(_) => self.go_over(read),
@@ -337,9 +296,8 @@ impl Inner {
 
     /// A queue pair that took no more reads has ended.
     fn replace(&self) {
-        let (_, mut others) = self.reads.fail(0);
-        others.iter_mut().for_each(|read| read.attempts += 1);
-        if others.iter().any(|read| read.attempts >= ATTEMPTS) {
+        let (_, others) = self.reads.fail(0);
+        if self.reads.count_failure() >= ATTEMPTS {
             return self.leave("the device takes no reads".to_owned(), others);
         }
         self.reopen(others);
@@ -361,9 +319,9 @@ impl Inner {
     fn renew(&self, read: &mut Read, others: &mut Vec<Read>) -> Result<bool, FabricError> {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let key = read.segment.key;
-        lock(&self.windows).remove(&key.to_bytes());
+        self.windows.forget(&key);
         let deadline = read.deadline.min(Instant::now() + REPAIR);
-        let renewed = self.window(&key, deadline);
+        let renewed = self.windows.find(&self.control, &key, deadline);
         let of_region = others.extract_if(.., |other| other.segment.key == key);
         let same: Vec<Read> = of_region.collect();
         for mut other in same {
@@ -400,13 +358,13 @@ impl Fabric for Rdma {
     }
 
     fn is_one_sided_for(&self, key: &RegionKey) -> bool {
-        let known = lock(&self.inner.windows).get(&key.to_bytes()).copied();
+        let known = self.inner.windows.known(key);
         self.is_one_sided() && known.is_some_and(|window| window.bytes > 0)
     }
 
-    fn detour(&self) -> Option<String> {
+    fn detour_for(&self, key: &RegionKey) -> Option<String> {
         let left = self.inner.left.get().map(|why| self.inner.broken_by(why.clone()).to_string());
-        left.or_else(|| lock(&self.inner.no_window).clone())
+        left.or_else(|| self.inner.windows.why_missing(key))
     }
 
     fn peer(&self) -> &str {
@@ -429,18 +387,19 @@ impl Fabric for Rdma {
         let mut first = 0;
         // Side by side those of one region.
         for same in segments.chunk_by(|one, next| one.key == next.key) {
+            let Inner { windows, control, .. } = &*self.inner;
             let has_left = self.inner.has_left();
             let window =
-                if has_left { Ok(None) } else { self.inner.window(&same[0].key, deadline) };
+                if has_left { Ok(None) } else { windows.find(control, &same[0].key, deadline) };
             match window {
                 Ok(Some(window)) => {
                     for (index, segment) in (first..).zip(same) {
                         let read = Read::new(index, *segment, window, &completions, deadline);
-                        self.inner.start_or_go_over(read)?;
+                        self.inner.start(read)?;
                     }
                 }
                 Ok(None) => {
-                    self.inner.control.submit_into(first, same, &completions, deadline)?;
+                    control.submit_into(first, same, &completions, deadline)?;
                 }
                 Err(error @ FabricError::Refused { .. }) => {
                     for segment in first..first + same.len() {
@@ -488,8 +447,4 @@ fn status_words(status: u32) -> String {
         || format!("the device reports status {status}"),
         |(_, words)| words.to_owned(),
     )
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

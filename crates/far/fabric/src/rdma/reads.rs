@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::verbs::{DEPTH, Queue, Registered};
 use super::wire::Window;
 use crate::error::FabricError;
 use crate::fabric::{Completion, Completions, Segment};
 use crate::memory::Places;
+
+/// How long a device is silent before it is given up, at least. Half of a read's time may be less, and passes also with one that
+/// is busy.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One read.
 pub struct Read {
@@ -21,6 +25,8 @@ pub struct Read {
     started: Instant,
     /// How often it has failed.
     pub attempts: u32,
+    /// Whether the connection was asked for its bytes, too. The first answer counts.
+    is_asked_elsewhere: bool,
     /// Where its bytes go.
     place: u64,
 }
@@ -42,8 +48,10 @@ struct State {
     places: Places,
     /// Reads of a queue pair that has failed, which the next one gets.
     held: usize,
-    /// When the device last answered.
-    answered: Instant,
+    /// When the device last answered, or was asked for something after it had answered all.
+    silent_since: Instant,
+    /// How often it has failed since it last answered.
+    failures: u32,
     ended: Option<FabricError>,
 }
 
@@ -57,12 +65,22 @@ impl Read {
     ) -> Read {
         let completions = completions.clone();
         let started = Instant::now();
-        Read { index, segment, window, completions, deadline, started, attempts: 0, place: 0 }
+        Read {
+            index,
+            segment,
+            window,
+            completions,
+            deadline,
+            started,
+            attempts: 0,
+            is_asked_elsewhere: false,
+            place: 0,
+        }
     }
 
-    /// Whether half of its time has passed: the other half belongs to another way.
-    pub fn is_late(&self) -> bool {
-        Instant::now() > self.started + (self.deadline - self.started) / 2
+    /// Half of its time. The other half belongs to another way.
+    fn half(&self) -> Duration {
+        self.deadline.saturating_duration_since(self.started) / 2
     }
 }
 
@@ -71,30 +89,35 @@ impl Reads {
         let places = Places::new(buffer_bytes);
         let (queue, open) = (Some(queue), HashMap::new());
         // Number 0 was the first read of the connection, of a token.
-        let (held, ended, answered) = (0, None, Instant::now());
-        let state = Mutex::new(State { queue, next: 1, open, places, held, answered, ended });
+        let (held, ended, silent_since, failures) = (0, None, Instant::now(), 0);
+        let state = State { queue, next: 1, open, places, held, silent_since, failures, ended };
+        let state = Mutex::new(state);
         Reads { peer: peer.to_owned(), state, changed: Condvar::new() }
     }
 
-    /// Starts a read, once there is a place for it.
-    pub fn start(&self, mut read: Read) -> Result<(), FabricError> {
+    /// Starts a read, once there is a place for it. Returns one for which there was none in half of its time, or that no device
+    /// will answer.
+    pub fn start(&self, mut read: Read) -> Result<(), Box<Read>> {
         let mut state = self.state();
         loop {
-            if let Some(error) = &state.ended {
-                return Err(error.clone());
+            if state.ended.is_some() {
+                return Err(Box::new(read));
             }
             let has_room = state.open.len() + state.held < DEPTH as usize;
             let place = has_room.then(|| state.places.take(read.segment.bytes)).flatten();
             if let Some(place) = place {
                 read.place = place;
+                if state.open.is_empty() {
+                    state.silent_since = Instant::now();
+                }
                 state.post(read);
                 drop(state);
                 self.changed.notify_all();
                 return Ok(());
             }
-            let wait = read.deadline.saturating_duration_since(Instant::now());
+            let wait = (read.started + read.half()).saturating_duration_since(Instant::now());
             if wait.is_zero() {
-                return Err(FabricError::DeadlinePassed { peer: self.peer.clone() });
+                return Err(Box::new(read));
             }
             let waited = self.changed.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -123,7 +146,7 @@ impl Reads {
     /// The device has read all bytes.
     pub fn complete(&self, number: u64, buffer: &Registered) {
         let mut state = self.state();
-        state.answered = Instant::now();
+        state.has_answered();
         let Some(read) = state.open.remove(&number) else { return };
         drop(state);
         let bytes = buffer.copy(read.place, read.segment.bytes);
@@ -137,26 +160,72 @@ impl Reads {
 
     /// Gives the place of a read back, and hands in how it ended.
     pub fn finish(&self, read: Read, result: Result<Vec<u8>, FabricError>) {
-        self.state().places.give(read.place, read.segment.bytes);
-        self.changed.notify_all();
-        read.completions.put(Completion { segment: read.index, result });
+        self.give_back(&read);
+        // What the connection answers is not known yet.
+        if result.is_ok() || !read.is_asked_elsewhere {
+            read.completions.put(Completion { segment: read.index, result });
+        }
     }
 
-    /// Gives the place of a read back that goes another way; where its end is handed in.
-    pub fn release(&self, read: Read) -> Completions {
-        self.state().places.give(read.place, read.segment.bytes);
-        self.changed.notify_all();
-        read.completions
+    /// Gives the place of a read back that goes another way; where its end is handed in, if it does not go there already.
+    pub fn release(&self, read: Read) -> Option<Completions> {
+        self.give_back(&read);
+        (!read.is_asked_elsewhere).then_some(read.completions)
     }
 
-    /// Takes all reads from the device, whose queue pair failed at this one.
+    fn give_back(&self, read: &Read) {
+        self.state().places.give(read.place, read.segment.bytes);
+        self.changed.notify_all();
+    }
+
+    /// Takes all reads from the device, whose queue pair failed at this one. Those that go another way already end there.
     pub fn fail(&self, number: u64) -> (Option<Read>, Vec<Read>) {
         let mut state = self.state();
         state.queue = None;
         let failed = state.open.remove(&number);
-        let others: Vec<Read> = std::mem::take(&mut state.open).into_values().collect();
+        let all = std::mem::take(&mut state.open).into_values();
+        let (elsewhere, others): (Vec<Read>, Vec<Read>) =
+            all.partition(|read| read.is_asked_elsewhere);
         state.held = others.len() + usize::from(failed.is_some());
+        drop(state);
+        elsewhere.iter().for_each(|read| self.give_back(read));
         (failed, others)
+    }
+
+    /// The device has answered with a refusal.
+    pub fn note_answer(&self) {
+        self.state().has_answered();
+    }
+
+    /// The device has failed: how often, since it last answered.
+    pub fn count_failure(&self) -> u32 {
+        let mut state = self.state();
+        state.failures += 1;
+        state.failures
+    }
+
+    /// Has `ask` ask elsewhere for what the device has not answered within half of its time, until it returns false. The device may
+    /// still write to the places of these reads: they stay taken.
+    pub fn ask_elsewhere(&self, ask: impl Fn(usize, Segment, &Completions) -> bool) {
+        let now = Instant::now();
+        let is_late = |read: &Read| {
+            !read.is_asked_elsewhere && now > read.started + read.half() && now < read.deadline
+        };
+        let state = self.state();
+        let late = state.open.iter().filter(|(_, read)| is_late(read));
+        let late: Vec<_> = late
+            .map(|(number, read)| (*number, read.index, read.segment, read.completions.clone()))
+            .collect();
+        // Asking may wait for the network, which nothing else should.
+        drop(state);
+        for (number, index, segment, completions) in late {
+            if !ask(index, segment, &completions) {
+                return;
+            }
+            if let Some(read) = self.state().open.get_mut(&number) {
+                read.is_asked_elsewhere = true;
+            }
+        }
     }
 
     /// Goes on with a new queue pair, with those reads and those that have been started meanwhile.
@@ -170,6 +239,7 @@ impl Reads {
         }
         let waiting: Vec<Read> = std::mem::take(&mut state.open).into_values().collect();
         state.queue = Some(queue);
+        state.silent_since = Instant::now();
         state.held = 0;
         reads.into_iter().chain(waiting).for_each(|read| state.post(read));
     }
@@ -188,14 +258,11 @@ impl Reads {
         }
     }
 
-    /// Whether the device has answered nothing for so long that a read had better go another way: that must have half of
-    /// its time.
-    pub fn is_overdue(&self) -> bool {
+    /// Whether the device has answered nothing for half of a read's time, and long enough to be given up.
+    pub fn is_silent(&self) -> bool {
         let (state, now) = (self.state(), Instant::now());
-        state
-            .open
-            .values()
-            .any(|read| now > read.started.max(state.answered) + (read.deadline - read.started) / 2)
+        let limit = state.open.values().map(|read| read.half().max(PATIENCE)).min();
+        limit.is_some_and(|limit| now > state.silent_since + limit)
     }
 
     /// Ends reads by the device, and returns those that it has not answered, with their places: without its queue pair it writes to
@@ -226,6 +293,11 @@ impl Reads {
 }
 
 impl State {
+    fn has_answered(&mut self) {
+        self.silent_since = Instant::now();
+        self.failures = 0;
+    }
+
     /// Hands a read to the device, if there is a queue pair. One that takes no more has failed; the read waits for the
     /// next one.
     fn post(&mut self, read: Read) {

@@ -11,7 +11,7 @@ use super::device::{Address, Device};
 use super::error::RdmaError;
 use super::pins::{Pin, Pins};
 use super::verbs::{Queue, Registered};
-use super::wire::{CONNECT, End, Offer, TOKEN_BYTES, WINDOW, Window};
+use super::wire::{CONNECT, End, LEAVE, Offer, TOKEN_BYTES, WINDOW, Window};
 use crate::error::Refusal;
 use crate::lane::{Lane, Lanes};
 use crate::region::{Exposed, RegionKey, Regions};
@@ -76,12 +76,27 @@ impl Lane for Serving {
                 let key = request.try_into().map_err(|_| other_version())?;
                 Ok(self.window(key)?.to_bytes().to_vec())
             }
+            LEAVE => {
+                self.end();
+                Ok(Vec::new())
+            }
             _ => Err(other_version()),
         }
+    }
+
+    /// Files are registered as a whole. A client that leaves must be heard after what it has asked for before.
+    fn is_slow(&self, code: u8) -> bool {
+        code != CONNECT
     }
 }
 
 impl Serving {
+    /// The client reads by the device no more: what is pinned for it is let go.
+    fn end(&self) {
+        drop(lock(&self.open).take());
+        lock(&self.windows).clear();
+    }
+
     /// Connects to the client's end. A client whose end failed connects again, and keeps its windows.
     fn connect(&self, peer: &End) -> Result<Offer, RdmaError> {
         let mut open = lock(&self.open);

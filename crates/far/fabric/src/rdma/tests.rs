@@ -72,12 +72,12 @@ impl Rdma {
     /// The window that it was given.
     fn known(&self, key: RegionKey) -> Window {
         self.at(key, 0, 1).unwrap();
-        self.inner.windows.lock().unwrap()[&key.to_bytes()]
+        self.inner.windows.known(&key).unwrap()
     }
 
     /// Takes something else for the window.
     fn pretend(&self, key: RegionKey, window: Window) {
-        self.inner.windows.lock().unwrap().insert(key.to_bytes(), window);
+        self.inner.windows.pretend(&key, window);
     }
 
     /// Reads in a window that was made up, which the device must refuse; then the one that the server gives.
@@ -137,6 +137,62 @@ fn the_device_refuses_a_revoked_window() {
     assert!(matches!(error, FabricError::Refused { refusal, .. } if refusal == unknown));
 }
 
+/// A client that has given the device up keeps nothing pinned, though its connection goes on.
+#[test]
+fn a_client_that_leaves_pins_nothing() {
+    let Some(bed) = bed() else { return };
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[3; 4 * BYTES as usize]).unwrap();
+    let large = bed.regions.register(Arc::new(FileRegion::new(file).unwrap())).unwrap();
+    let first = bed.connect();
+    first.known(bed.region);
+    let other = bed.connect();
+    assert_eq!(other.at(large, 0, 1).unwrap(), [3]);
+    let why = other.detour_for(&large).unwrap();
+    assert!(why.contains("cannot pin") && other.detour_for(&bed.region).is_none(), "{why}");
+    first.inner.leave("the test says so".to_owned(), Vec::new());
+    assert_eq!(first.at(bed.region, 0, 4096).unwrap(), [1; 4096]);
+    assert_eq!((first.name(), first.is_one_sided_for(&bed.region)), ("tcp", false));
+    let end = soon();
+    loop {
+        let third = bed.connect();
+        assert_eq!(third.at(large, 0, 1).unwrap(), [3]);
+        if third.is_one_sided_for(&large) {
+            return;
+        }
+        assert!(Instant::now() < end, "{:?}", third.detour_for(&large));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Reads whose time is too short for the device say nothing about it.
+#[test]
+fn reads_with_little_time_keep_the_device() {
+    let Some(bed) = bed() else { return };
+    let client = bed.connect();
+    client.known(bed.region);
+    let all = [Segment { key: bed.region, offset: 0, bytes: BYTES as u32 }; 16];
+    let mut late = 0;
+    for micros in [1, 100, 300, 1_000, 3_000, 10_000, 30_000] {
+        let deadline = Instant::now() + Duration::from_micros(micros);
+        let Ok(mut batch) = client.submit(&all, deadline) else { continue };
+        while let Some(read) = batch.next() {
+            match read.result {
+                Ok(bytes) => assert!(bytes.iter().all(|byte| *byte == 1)),
+                Err(error) => {
+                    assert!(matches!(error, FabricError::DeadlinePassed { .. }), "{error:?}");
+                    late += 1;
+                }
+            }
+        }
+    }
+    assert!(late > 0, "no read was late");
+    assert!(bed.server.served_bytes() > 0, "the connection was asked for nothing");
+    let many = client.submit(&all, soon()).unwrap().wait().unwrap();
+    assert!(many.iter().flatten().all(|byte| *byte == 1));
+    assert_eq!((client.name(), client.is_one_sided()), ("rdma", true));
+}
+
 /// What is written after a revocation is never read by an older key.
 #[test]
 fn no_read_outlives_a_revocation() {
@@ -192,6 +248,12 @@ fn a_server_that_ends_breaks_the_connection() {
     let client = bed.connect();
     let window = client.known(bed.region);
     bed.server.stop();
+    // Its threads end a while later, and with them the window.
+    let end = soon();
+    while bed.server.connections() > 0 {
+        assert!(Instant::now() < end, "the connection does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // The window is gone with the connection; nothing is read after that, at the latest when the deadline passes.
     let many = [Segment { key: bed.region, offset: 0, bytes: 4096 }; 50];
     if let Ok(mut batch) = client.submit(&many, soon()) {

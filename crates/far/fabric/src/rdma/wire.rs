@@ -9,7 +9,8 @@
 //!   20  LID                 2                                              request  key of a region (36)
 //!   22  MTU (1 to 5)        1                                              reply    a window
 //!   23  reads at once       1
-//!   24  GID                16
+//!   24  GID                16                                   call 4  leave: queue pair and windows end
+//!                                                               no request, and an empty reply
 //! ```
 
 pub const MAGIC: [u8; 8] = *b"farforkR";
@@ -20,6 +21,7 @@ pub const TOKEN_BYTES: usize = 16;
 /// Calls.
 pub const CONNECT: u8 = 2;
 pub const WINDOW: u8 = 3;
+pub const LEAVE: u8 = 4;
 
 const _: () = assert!(CONNECT >= crate::lane::FIRST_CODE && WINDOW >= crate::lane::FIRST_CODE);
 

@@ -30,6 +30,8 @@ pub enum Request {
     Lane { request: u64, code: u8, bytes: Vec<u8> },
     /// For the service.
     Call { request: u64, bytes: Vec<u8> },
+    /// One too many of its kind.
+    TooMany { request: u64 },
 }
 
 /// The request of a frame; `None` if it is not one.
@@ -109,6 +111,9 @@ impl<'s> Answer<'s> {
                 Ok(_) => self.refuse(request, 0, &failed("its answer is too long")),
                 Err(why) => self.refuse(request, 0, &failed(&why)),
             },
+            Request::TooMany { request } => {
+                self.refuse(request, 0, &failed("too many such calls wait for their answers"))
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{self, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use snow::StatelessTransportState;
 
 use super::failed::Failed;
 use super::handshake;
-use super::pending::{Credit, Pending, memory_bytes};
+use super::pending::{Credit, Pending, Reply, memory_bytes};
 use super::sealed::{self, Receiver, Sender};
 use super::socket::{self, Socket, Until};
 use super::tls;
@@ -62,6 +62,9 @@ pub struct Connection {
     /// The address of this end; `None` on one host.
     local_ip: Option<IpAddr>,
 }
+
+/// Where the reply to a call comes.
+pub type Answered = mpsc::Receiver<Reply>;
 
 /// What a server answers about its host.
 #[derive(PartialEq, Eq)]
@@ -241,6 +244,14 @@ impl Connection {
         request: &[u8],
         deadline: Instant,
     ) -> Result<Vec<u8>, FabricError> {
+        let reply = self.begin_ask(code, request)?;
+        let wait = deadline.saturating_duration_since(Instant::now());
+        let late = |_| Err(FabricError::DeadlinePassed { peer: self.peer().to_owned() });
+        reply.recv_timeout(wait).unwrap_or_else(late)
+    }
+
+    /// Sends a call. Where its reply comes, at any time.
+    pub(crate) fn begin_ask(&self, code: u8, request: &[u8]) -> Result<Answered, FabricError> {
         if request.len() > MAX_CALL_BYTES {
             let bytes = request.len();
             return Err(FabricError::CallTooLong { bytes, limit: MAX_CALL_BYTES });
@@ -251,9 +262,7 @@ impl Connection {
         Header { code, ..Header::new(Kind::Call, number) }.append_to(&mut frame);
         frame.extend_from_slice(request);
         self.send(&frame)?;
-        let wait = deadline.saturating_duration_since(Instant::now());
-        let late = |_| Err(FabricError::DeadlinePassed { peer: self.peer().to_owned() });
-        reply.recv_timeout(wait).unwrap_or_else(late)
+        Ok(reply)
     }
 }
 

@@ -58,6 +58,8 @@ mod tests;
 mod tls;
 mod wire;
 
+#[cfg(feature = "rdma")]
+pub(crate) use client::Answered;
 pub use client::{ClientSettings, Connection, Connection as TcpFabric};
 pub use server::Server;
 pub use shared::{ServerSettings, Service};

@@ -16,6 +16,7 @@ use super::sealed::{self, Receiver, Sender};
 use super::shared::{ServerSettings, Shared};
 use super::socket::{self, Socket, Until};
 use super::wire::{TOKEN_BYTES, invalid};
+use crate::lane::Lane;
 use crate::memory::SharedMemory;
 
 /// A running server. It stops when it is dropped.
@@ -159,12 +160,15 @@ fn serve(mut stream: Socket, number: u64, shared: &Shared) -> io::Result<()> {
     let sender = Mutex::new(sender);
     // It goes with the connection, and with it all that the client may read by itself.
     let lane = shared.settings.lanes.as_ref().map(|lanes| lanes());
-    let (requests, queue) = sync_channel(QUEUE);
-    let queue = Mutex::new(queue);
-    let work = || {
+    let has_ended = AtomicBool::new(false);
+    let work = |queue: &Mutex<mpsc::Receiver<Request>>| {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(request) = next else { return };
+            // Nothing is done any more for a client that has gone.
+            if has_ended.load(Ordering::SeqCst) {
+                return;
+            }
             let mut answer = Answer::new(&sender, memory.as_ref(), lane.as_deref());
             if answer.give(request, shared).and_then(|()| answer.send()).is_err() {
                 // The reader ends with the stream, and then the queue.
@@ -172,17 +176,54 @@ fn serve(mut stream: Socket, number: u64, shared: &Shared) -> io::Result<()> {
             }
         }
     };
+    let (requests, queue) = sync_channel(QUEUE);
+    let (slow, slow_queue) = sync_channel(QUEUE);
+    let (queue, slow_queue) = (Mutex::new(queue), Mutex::new(slow_queue));
     std::thread::scope(|scope| {
+        let start = |queue| {
+            let thread = std::thread::Builder::new().name("fabric-work".to_owned());
+            thread.spawn_scoped(scope, move || work(queue)).map(drop)
+        };
         for _ in 0..shared.settings.workers.max(1) {
-            std::thread::Builder::new().name("fabric-work".to_owned()).spawn_scoped(scope, work)?;
+            start(&queue)?;
         }
-        // The reader owns the queue's sender: when it ends, the workers end.
-        receive_all(receiver, requests)
+        if lane.is_some() {
+            start(&slow_queue)?;
+        }
+        // The reader owns the senders of the queues: when it ends, the workers end.
+        let queues = Queues { requests, slow, lane: lane.as_deref() };
+        let ended = receive_all(receiver, &queues);
+        has_ended.store(true, Ordering::SeqCst);
+        ended
     })
 }
 
+/// Where requests of one connection wait.
+struct Queues<'s> {
+    requests: SyncSender<Request>,
+    /// Those that may take long, which no read must wait for.
+    slow: SyncSender<Request>,
+    lane: Option<&'s dyn Lane>,
+}
+
+impl Queues<'_> {
+    /// Hands a request to a worker; false if there are none any more.
+    fn put(&self, request: Request) -> bool {
+        let request = match (request, self.lane) {
+            (Request::Lane { request, code, bytes }, Some(lane)) if lane.is_slow(code) => {
+                match self.slow.try_send(Request::Lane { request, code, bytes }) {
+                    Ok(()) => return true,
+                    Err(_) => Request::TooMany { request },
+                }
+            }
+            (request, _) => request,
+        };
+        self.requests.send(request).is_ok()
+    }
+}
+
 /// Hands requests to the workers until the connection ends.
-fn receive_all(mut receiver: Receiver, requests: SyncSender<Request>) -> io::Result<()> {
+fn receive_all(mut receiver: Receiver, queues: &Queues<'_>) -> io::Result<()> {
     let ended = loop {
         let request = match receiver.next() {
             Ok(Some(frame)) => request(frame),
@@ -191,7 +232,7 @@ fn receive_all(mut receiver: Receiver, requests: SyncSender<Request>) -> io::Res
         };
         match request {
             Some(request) => {
-                if let Err(mpsc::SendError(_)) = requests.send(request) {
+                if !queues.put(request) {
                     break Ok(());
                 }
             }

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::pending::{Pending, Reply, memory_bytes};
@@ -16,6 +16,7 @@ use super::{ClientSettings, Connection, Server, ServerSettings};
 use crate::error::{FabricError, Refusal};
 use crate::fabric::{Batch, Fabric, Segment};
 use crate::key::SharedKey;
+use crate::lane::{FIRST_CODE, Lane};
 use crate::memory::SharedMemory;
 use crate::region::{Region, RegionKey, Regions};
 
@@ -309,4 +310,105 @@ fn lies_about_replies_are_seen() {
     let all = (0..).map(|at| pending.receive(&part(request, at << 20, 0, &many)));
     let taken = all.take_while(Result::is_ok).count();
     assert_eq!(taken, MAX_REPLY_BYTES >> 20, "a reply without an end");
+}
+
+/// A lane with calls that do not end before they may.
+#[derive(Default)]
+struct Slow {
+    begun: AtomicU64,
+    may_end: Mutex<u64>,
+    changed: Condvar,
+}
+
+const SLOW: u8 = FIRST_CODE + 1;
+
+impl Slow {
+    fn may_end(&self, calls: u64) {
+        *self.may_end.lock().unwrap() += calls;
+        self.changed.notify_all();
+    }
+}
+
+/// The lane of each connection.
+struct SlowLane(Arc<Slow>);
+
+impl Lane for SlowLane {
+    fn answer(&self, code: u8, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+        if code == SLOW {
+            self.0.begun.fetch_add(1, Ordering::SeqCst);
+            let may_end = self.0.may_end.lock().unwrap();
+            *self.0.changed.wait_while(may_end, |calls| *calls == 0).unwrap() -= 1;
+        }
+        Ok(request.to_vec())
+    }
+
+    fn is_slow(&self, code: u8) -> bool {
+        code == SLOW
+    }
+}
+
+fn with_slow_lane() -> (Arc<Slow>, Server, RegionKey, Connection) {
+    let (slow, regions) = (Arc::new(Slow::default()), Arc::new(Regions::new()));
+    let key = regions.register(Arc::new(vec![7; 5000])).unwrap();
+    let shared = SharedKey::random().unwrap();
+    let mut settings = ServerSettings::new(regions, shared.clone().alone());
+    let for_lanes = Arc::clone(&slow);
+    settings.lanes = Some(Arc::new(move || Box::new(SlowLane(Arc::clone(&for_lanes)))));
+    let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), settings).unwrap();
+    let address = server.address().to_string();
+    let client = Connection::connect(&address, &shared, ClientSettings::default()).unwrap();
+    (slow, server, key, client)
+}
+
+fn in_time() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+#[test]
+fn no_read_waits_for_slow_calls_of_a_lane() {
+    let (slow, _server, key, client) = with_slow_lane();
+    let asked: Vec<_> = (0..5_u8).map(|i| client.begin_ask(SLOW, &[i]).unwrap()).collect();
+    client.read(key, 0, &mut [0; 5000], in_time()).unwrap();
+    assert_eq!(client.ask_service(FIRST_CODE, b"fast", in_time()).unwrap(), b"fast");
+    assert!(asked.iter().all(|reply| reply.try_recv().is_err()));
+    slow.may_end(5);
+    for (i, reply) in (0..5_u8).zip(asked) {
+        let reply = reply.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(reply.unwrap(), [i]);
+    }
+}
+
+#[test]
+fn too_many_slow_calls_are_refused() {
+    let (slow, _server, key, client) = with_slow_lane();
+    let asked: Vec<_> = (0..80).map(|_| client.begin_ask(SLOW, b"").unwrap()).collect();
+    let last = asked.last().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(last.unwrap_err().to_string().contains("too many such calls"));
+    client.read(key, 0, &mut [0; 5000], in_time()).unwrap();
+    slow.may_end(80);
+    let mut answered = 0;
+    for reply in &asked[..79] {
+        answered += u32::from(reply.recv_timeout(Duration::from_secs(20)).unwrap().is_ok());
+    }
+    // One that was begun, perhaps, and those that waited.
+    assert!((64..=65).contains(&answered), "{answered}");
+}
+
+#[test]
+fn nothing_is_begun_for_a_client_that_has_gone() {
+    let (slow, server, _, client) = with_slow_lane();
+    let asked: Vec<_> = (0..60).map(|_| client.begin_ask(SLOW, b"").unwrap()).collect();
+    // Those before it have been handed on then.
+    client.ask_service(FIRST_CODE, b"", in_time()).unwrap();
+    drop(client);
+    assert!(asked.iter().all(|reply| reply.recv().unwrap().is_err()));
+    // One after the other, because the server takes its time to see the end of the stream.
+    let end = in_time();
+    while server.connections() > 0 {
+        assert!(Instant::now() < end, "the connection does not end");
+        slow.may_end(1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let begun = slow.begun.load(Ordering::SeqCst);
+    assert!(begun < 60, "{begun}");
 }

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use farfork_fabric::rdma::{Device, Rdma, examine, lanes};
 use farfork_fabric::tcp::{ClientSettings, Connection, Server, ServerSettings};
@@ -174,6 +176,34 @@ impl Lane for Severable {
     }
 }
 
+/// The lane of a server that registers nothing before it may.
+struct Slow {
+    lane: Box<dyn Lane>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    asked: AtomicU64,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Lane for Slow {
+    fn answer(&self, code: u8, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+        if self.is_slow(code) {
+            self.gate.asked.fetch_add(1, Ordering::SeqCst);
+            let is_open = self.gate.is_open.lock().unwrap();
+            drop(self.gate.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
+        }
+        self.lane.answer(code, request)
+    }
+
+    fn is_slow(&self, code: u8) -> bool {
+        self.lane.is_slow(code)
+    }
+}
+
 /// A region of a file, a client that reads it by a device, and what stands between them.
 struct Severed {
     fabric: Rdma,
@@ -227,7 +257,7 @@ fn a_dead_device_is_no_dead_server(bed: &dyn Bed) {
     assert_eq!((fabric.name(), fabric.is_one_sided()), ("tcp", false));
     assert!(!fabric.is_one_sided_for(&severed.key));
     assert!(fabric.broken().is_none());
-    let why = fabric.detour().unwrap();
+    let why = fabric.detour_for(&severed.key).unwrap();
     assert!(why.contains("does not answer") || why.contains("no device any more"), "{why}");
 }
 
@@ -237,8 +267,47 @@ fn what_may_not_be_pinned_is_read_over_the_connection(bed: &dyn Bed) {
     severed.is_read(5);
     let fabric = &severed.fabric;
     assert_eq!((fabric.name(), fabric.is_one_sided_for(&severed.key)), ("rdma", false));
-    let why = fabric.detour().unwrap();
+    let why = fabric.detour_for(&severed.key).unwrap();
     assert!(why.contains("cannot pin 1048576 bytes more") && why.contains("--rdma-limit"), "{why}");
+}
+
+/// While a server registers files, more of them than a connection has workers, they are read over the connection; and by the
+/// device as soon as it has done so, without another question.
+fn windows_that_take_long_are_used_when_they_come(bed: &dyn Bed) {
+    let (regions, shared) = (Arc::new(Regions::new()), SharedKey::random().unwrap());
+    let register = |_| regions.register(bed.region(Numbers::new(1 << 20))).unwrap();
+    let keys = [(); 4].map(register);
+    let mut settings = ServerSettings::new(Arc::clone(&regions), shared.clone().alone());
+    let make = lanes(Device::named(&device().unwrap()).unwrap(), &regions, 1 << 30);
+    let gate = Arc::new(Gate::default());
+    let given = Arc::clone(&gate);
+    settings.lanes =
+        Some(Arc::new(move || Box::new(Slow { lane: make(), gate: Arc::clone(&given) })));
+    let server = Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), settings).unwrap();
+    let settings = ClientSettings::default();
+    let control = Connection::connect(&server.address().to_string(), &shared, settings.clone());
+    let beside = Rdma::beside(control.unwrap(), &settings, conformance::soon());
+    let fabric = beside.map_err(|without| without.1).unwrap();
+    let is_read = |key, time| {
+        let mut into = vec![0; 100_000];
+        fabric.read(key, 7, &mut into, Instant::now() + time).unwrap();
+        assert!(into == Numbers::expected(7, into.len()));
+    };
+    for key in keys {
+        is_read(key, Duration::from_secs(4));
+        let why = fabric.detour_for(&key).unwrap();
+        assert!(!fabric.is_one_sided_for(&key) && why.contains("still registers"), "{why}");
+    }
+    *gate.is_open.lock().unwrap() = true;
+    gate.opened.notify_all();
+    let end = conformance::soon();
+    while !keys.iter().all(|key| fabric.is_one_sided_for(key)) {
+        assert!(Instant::now() < end, "{:?}", keys.map(|key| fabric.detour_for(&key)));
+        keys.iter().for_each(|key| is_read(*key, Duration::from_secs(20)));
+    }
+    assert!(keys.iter().all(|key| fabric.detour_for(key).is_none()));
+    assert_eq!(gate.asked.load(Ordering::SeqCst), 4);
+    assert_eq!(fabric.name(), "rdma");
 }
 
 tests_with_a_device!(
@@ -248,5 +317,6 @@ tests_with_a_device!(
         no_code_reads,
         a_dead_device_is_no_dead_server,
         what_may_not_be_pinned_is_read_over_the_connection,
+        windows_that_take_long_are_used_when_they_come,
     }
 );
