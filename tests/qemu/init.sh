@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 set -eu
 # The first process of a guest: sets up what tests/qemu/run.sh has packed, and runs the scenes that the
-# kernel's command line names: `scenes=media`, `scenes=cxl`, `scenes=groups` or `scenes=rdma`.
+# kernel's command line names: `scenes=media`, `scenes=profile`, `scenes=cxl`, `scenes=groups` or `scenes=rdma`.
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root TERM=dumb
 

@@ -13,8 +13,9 @@ mkdir -p "$FARFORK_RUN"
 scene() {
     local name=$1
     shift
+    case $name in *"${only:-}"*) ;; *) return 0 ;; esac
     echo "SCENE $name"
-    timeout 300 "$@" </dev/null || echo "SCENE FAILED: $name"
+    timeout "${seconds:-300}" "$@" </dev/null || echo "SCENE FAILED: $name"
 }
 
 tests() {
@@ -40,5 +41,5 @@ tests dax "$programs" clone_of_clone::dontneed_after_munlock clone_of_clone::mre
     clone_on_other_node::two_mib_edges
 
 export FARFORK_TEST_MEDIUM=/mnt/far FARFORK_TEST_MEDIUM_NAME=tmpfs FARFORK_TEST_MEDIUM_NODE=1
-tests far "$faults" media:: share::is share::counts_b share::counts_n share::takes share::rises share::survives share::of
+tests far "$faults" media:: share::is share::counts_b share::counts_n share::places share::takes share::rises share::survives share::of
 tests far "$programs" clone_twice::mprotect_patterns tiers::brk_grow

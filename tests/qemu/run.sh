@@ -1,14 +1,16 @@
 #!/bin/bash
 set -euo pipefail
 # Tests farfork with hardware and kernels that this machine lacks, in guests of QEMU with Debian kernels:
-# `media` has persistent memory with a DAX file system, and a NUMA node without processors;
+# `media` has persistent memory with a DAX file system, and a NUMA node without processors; `profile` has only that node;
 # `cxl` has CXL memory as such a node, and runs only if it is named, since each access to that is a call of the device: its scenes
 # take a quiet machine. `groups` has only cgroup v2; `rdma` has a device that the kernel emulates. Guests are
-# emulated (TCG), so that this works on any machine. It takes minutes. The tests are in media.sh, cxl.sh, groups.sh and rdma.sh.
-# $FARFORK_QEMU_SCENES names some of them, and the arguments name the suites whose newest kernels are used.
+# emulated (TCG), so that this works on any machine. It takes minutes. The tests are in media.sh, profile.sh, cxl.sh, groups.sh and rdma.sh.
+# $FARFORK_QEMU_SCENES names some of them, and the arguments name the suites whose newest kernels are used. $FARFORK_QEMU_ONLY is a word:
+# in `media` and `cxl`, only scenes run whose names contain it. $FARFORK_QEMU_SCENE_SECONDS is how long each may take there: more on
+# a machine that others use, too.
 #
 # Needs root, and builds of farfork and of the tests `programs` and `faults` (cargo build, cargo test
-# --no-run); `groups` also needs runc and the Python environment, `rdma` CMake, libclang and the library for devices. If something is missing, the tests are
+# --no-run); `groups` also needs runc and the Python environment, `profile` that environment, `rdma` CMake, libclang and the library for devices. If something is missing, the tests are
 # skipped with the reason.
 
 cd "$(dirname "$0")/../.."
@@ -17,7 +19,7 @@ suites=("$@")
 [ $# -gt 0 ] || suites=(bookworm-backports)
 readonly target=${CARGO_TARGET_DIR:-$here/target}
 readonly guest_seconds=${FARFORK_QEMU_SECONDS:-1800}
-read -r -a scenes <<<"${FARFORK_QEMU_SCENES:-media groups rdma}"
+read -r -a scenes <<<"${FARFORK_QEMU_SCENES:-media profile groups rdma}"
 
 skip() {
     echo "SKIPPED: tests in QEMU: $*"
@@ -68,7 +70,7 @@ put_tree() {
 # What media.sh, cxl.sh, groups.sh and rdma.sh run.
 readonly subjects=(
     brk_grow cow_file_private dontneed_after_munlock fd_locks fork_after mprotect_patterns mremap_grow steady
-    tcp_listening timers two_mib_edges watcher
+    tcp_listening timers two_mib_edges untouched watcher
 )
 
 # What every guest has.
@@ -83,7 +85,7 @@ pack_base() {
     done
     put_stripped "$target/debug/farfork" /farfork/debug/farfork
     install tests/qemu/init.sh "$work/root/init"
-    install tests/qemu/{media,cxl,groups,rdma}.sh "$work/root"
+    install tests/qemu/{media,profile,cxl,groups,rdma}.sh tests/qemu/profile.py "$work/root"
 }
 
 # What checks itself, for all guests but `rdma`.
@@ -106,20 +108,35 @@ pack_programs() {
 
 # What makes containers, and Python with farfork's package and pytest.
 pack_platform() {
-    local name python=.venv/bin/python interpreter stdlib
+    local name
     for name in runc setpriv nsenter prlimit hostname mount umount; do
         put "$(command -v "$name")"
     done
+    pack_python {_pytest,iniconfig,packaging,pluggy,pluggy-*.dist-info,py.py,pygments,pytest}
+    cp -r python/{snapshot_restore_py,tests} python/pyproject.toml "$work/root/farfork/python"
+}
+
+# Python with farfork's package and the libraries of a function, and that function.
+pack_profile() {
+    pack_python {igraph,igraph.libs,texttable.py}
+    cp -r functions/pagerank "$work/root/farfork/pagerank"
+}
+
+# PACKAGE...: Python with farfork's package and these.
+pack_python() {
+    local python=.venv/bin/python interpreter stdlib packages library
     interpreter=$(readlink -f "$python")
     stdlib=$("$python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
     put "$interpreter"
     ln -sf "$interpreter" "$work/root/usr/bin/python3"
     put_tree "$stdlib" --exclude=test --exclude=idlelib --exclude=lib2to3 --exclude='config-*' \
         --exclude=site-packages --exclude=dist-packages --exclude=ensurepip
-    name=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     install -d "$work/root/farfork/python"
-    cp -r "$name"/{_pytest,iniconfig,packaging,pluggy,pluggy-*.dist-info,py.py,pygments,pytest} \
-        python/{farfork,snapshot_restore_py,tests} python/pyproject.toml "$work/root/farfork/python"
+    # Names may be patterns.
+    (cd "$packages" && cp -r $* "$here/$work/root/farfork/python")
+    cp -r python/farfork "$work/root/farfork/python"
+    while read -r library; do put "$library"; done < <(cd "$packages" && find $* -name '*.so' -printf "$packages/%p\n")
 }
 
 # The library for devices of RDMA; empty if there is none.
@@ -166,6 +183,14 @@ hardware() {
             )
             words=
             ;;
+        profile)
+            options=(
+                -machine "q35,accel=tcg" -m 3G
+                -object memory-backend-ram,id=near,size=2G -numa node,cpus=0-1,memdev=near
+                -object memory-backend-ram,id=far,size=1G -numa node,memdev=far
+            )
+            words=
+            ;;
         # One node, and CXL memory that becomes the second. The kernel adds such memory only to what it takes for a real machine,
         # and this version of the device reports no errors, which the kernel would wait for as their owner. Each access is a call of the
         # device: by words, not by the bytes of string instructions.
@@ -201,7 +226,7 @@ guest() {
     rm -rf "$work/root/modules"
     timeout --kill-after=10 "$guest_seconds" qemu-system-x86_64 "${options[@]}" -cpu "$processor" -smp 2 \
         -kernel "build/qemu/$suite/vmlinuz" -initrd "$work/root.cpio" \
-        -append "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init scenes=$show $words" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init scenes=$show only=${FARFORK_QEMU_ONLY:-} seconds=${FARFORK_QEMU_SCENE_SECONDS:-} $words" \
         -display none -serial stdio -monitor none -no-reboot -net none </dev/null |
         stdbuf -oL tr -d '\r' | tee "$log" || true
     grep -q '^GUEST DONE' "$log" ||
@@ -215,6 +240,7 @@ can_run() {
         cxl) can_run_cxl && pack_programs ;;
         rdma) can_run_rdma ;;
         groups) can_run_groups && pack_programs ;;
+        profile) can_run_profile ;;
     esac
 }
 
@@ -233,6 +259,14 @@ can_run_rdma() {
         return 1
     fi
     pack_rdma
+}
+
+can_run_profile() {
+    if [ ! -x .venv/bin/python ]; then
+        echo "SKIPPED: profiles in QEMU: they need .venv, which setup/all.sh makes"
+        return 1
+    fi
+    pack_profile
 }
 
 can_run_groups() {

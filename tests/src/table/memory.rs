@@ -59,6 +59,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("promoted"),
     Program::c("promoted_meanwhile"),
     Program::c("watcher"),
+    Program::c("untouched"),
     Program::c("zero_pages"),
     Program::c("malloc_trim"),
     Program::c("calloc_arena"),

@@ -11,7 +11,7 @@ use farfork_pages::share::Share;
 use farfork_plan::protocol::{PidMode, Request};
 use farfork_pool::BorrowedImage;
 use farfork_restore::{Event, PeerEnd, RequestFds, Started, Template};
-use farfork_sys::words;
+use farfork_sys::{numa, words};
 use farfork_types::wire::{Reply, RestoreCall, Running};
 use farfork_types::{Cid, Tiering};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -174,7 +174,11 @@ impl Node {
     fn share(&self, call: &RestoreCall, image: &NodeImage) -> Option<Share> {
         let copies = image.attached.medium.tells_of_faults()
             && (self.own_ids.is_none() || user::may_supply_pages());
-        call.local_share.map(|local| Share { local, copies })
+        let far_nodes = || {
+            let nodes = numa::nodes_without_processors().into_iter();
+            nodes.filter(|node| *node < 64).fold(0, |mask, node| mask | 1 << node)
+        };
+        call.local_share.map(|local| Share { local, copies, far_nodes: far_nodes() })
     }
 
     /// Refuses what an agent that is not root cannot do, before anything of the clone is made.

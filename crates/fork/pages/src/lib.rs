@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod fresh;
 mod observed;
 pub mod overlay;
 mod places;

@@ -11,6 +11,7 @@ use farfork_types::{PAGE_BYTES, Tiering, align_down, align_up};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::access::Access;
+use crate::fresh;
 use crate::policy::{self, Treatment};
 use crate::set::PageSet;
 use crate::share::{self, Share};
@@ -74,16 +75,20 @@ pub fn compile(image: &Image, access: &Access, kind: OverlayKind) -> Option<Over
         Start::Later | Start::LaterWithoutRoom => drafts.iter().map(Draft::written_bytes).sum(),
     };
     let is_helped = kind.start == Start::AtOnce && ahead_bytes > 0;
-    Some(Overlay { bytes: lay_out(&drafts, is_helped)?, ahead_bytes })
+    Some(Overlay { bytes: lay_out(&drafts, is_helped, 0)?, ahead_bytes })
 }
 
 /// The overlay of clones of which a share is to be local.
 fn compile_share(model: &Model, access: &Access, share: Share) -> Option<Overlay> {
-    let chosen = share::choose(model, access, share).local;
-    let drafts: Vec<Draft> =
-        model.members.iter().map(|member| Draft::with(member, &chosen)).collect();
+    let chosen = share::choose(model, access, share);
+    let mut drafts: Vec<Draft> =
+        model.members.iter().map(|member| Draft::with(member, &chosen.local)).collect();
+    if share.far_nodes != 0 {
+        let far = fresh::far_spans(model, share.local, chosen.pages);
+        drafts.iter_mut().zip(far).for_each(|(draft, far)| draft.far = far);
+    }
     let ahead_bytes = drafts.iter().map(|draft| draft.written_bytes() + draft.copied_bytes()).sum();
-    Some(Overlay { bytes: lay_out(&drafts, false)?, ahead_bytes })
+    Some(Overlay { bytes: lay_out(&drafts, false, share.far_nodes)?, ahead_bytes })
 }
 
 /// Leaves spans that are not worth a helper to faults. Returns the bytes that the helper makes local.
@@ -98,21 +103,21 @@ fn leave_to_helper(drafts: &mut [Draft]) -> u64 {
     bytes
 }
 
-fn lay_out(drafts: &[Draft], is_helped: bool) -> Option<Vec<u8>> {
+fn lay_out(drafts: &[Draft], is_helped: bool, far_nodes: u64) -> Option<Vec<u8>> {
     if drafts.iter().all(Draft::is_empty) {
         return None;
     }
     let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
     let members: Vec<MemberOverlay> = drafts.iter().map(|draft| draft.put(&mut arena)).collect();
     let members = arena.table(&members);
-    arena.finish(members, is_helped)
+    arena.finish(members, is_helped, far_nodes)
 }
 
 /// The overlay of a profiling clone, without pages supplied in advance. None if there is nothing to
 /// watch.
 pub fn compile_watch(image: &Image) -> Option<Overlay> {
     let drafts: Vec<Draft> = image.model.members.iter().map(Draft::watching).collect();
-    Some(Overlay { bytes: lay_out(&drafts, false)?, ahead_bytes: 0 })
+    Some(Overlay { bytes: lay_out(&drafts, false, 0)?, ahead_bytes: 0 })
 }
 
 /// What is to be done with the memory of one process.
@@ -126,6 +131,7 @@ struct Draft {
     is_ahead: bool,
     pages: u64,
     watched: Vec<Span>,
+    far: Vec<Span>,
 }
 
 impl Draft {
@@ -238,7 +244,7 @@ impl Draft {
     }
 
     fn is_empty(&self) -> bool {
-        let spans = [&self.write, &self.read, &self.watched];
+        let spans = [&self.write, &self.read, &self.watched, &self.far];
         let supplied = [&self.copied, &self.served];
         spans.into_iter().all(Vec::is_empty) && supplied.into_iter().all(Vec::is_empty)
     }
@@ -256,6 +262,7 @@ impl Draft {
             }),
             ahead_bytes: if self.is_ahead { AHEAD_BYTES } else { 0 },
             watched: arena.table(&self.watched),
+            far: arena.table(&self.far),
         }
     }
 }
@@ -294,11 +301,11 @@ impl Arena {
         Table { address: window::OVERLAY + start as u64, count: elements.len() as u64 }
     }
 
-    fn finish(mut self, members: Table, is_helped: bool) -> Option<Vec<u8>> {
+    fn finish(mut self, members: Table, is_helped: bool, far_nodes: u64) -> Option<Vec<u8>> {
         let bytes = align_up(self.bytes.len() as u64, PAGE_BYTES);
         self.bytes.resize(bytes as usize, 0);
         let is_helped = is_helped.into();
-        let header = OverlayHeader { magic: OVERLAY_MAGIC, bytes, members, is_helped };
+        let header = OverlayHeader { magic: OVERLAY_MAGIC, bytes, members, is_helped, far_nodes };
         self.bytes[..size_of::<OverlayHeader>()].copy_from_slice(header.as_bytes());
         (self.bytes.len() <= MOST).then_some(self.bytes)
     }
@@ -369,12 +376,12 @@ mod tests {
     fn a_clone_that_starts_at_once_is_helped_if_it_is_worth_it() {
         let mut drafts = [large(0x20), large(0x400)];
         assert_eq!(leave_to_helper(&mut drafts), 0, "the first process has little");
-        assert_eq!(lay_out(&drafts, false), None, "and the second is not helped");
+        assert_eq!(lay_out(&drafts, false, 0), None, "and the second is not helped");
         let mut drafts = [large(0x400), large(0x400)];
         let bytes = leave_to_helper(&mut drafts);
         assert_eq!(bytes, (0x400 - 0xf_u64).div_ceil(2) * PAGE_BYTES);
         assert!(drafts[1].is_empty());
-        assert_eq!(lay_out(&drafts, true).unwrap()[32..40], 1u64.to_le_bytes());
+        assert_eq!(lay_out(&drafts, true, 0).unwrap()[32..40], 1u64.to_le_bytes());
     }
 
     #[test]
@@ -438,9 +445,34 @@ mod tests {
         assert_eq!((draft.copied.as_slice(), draft.copied_bytes()), (&expected[..], 0x3000));
         assert!(draft.write.is_empty());
         let model = Model { members: vec![member()], ..Model::default() };
-        let nothing =
-            Share { local: farfork_types::LocalShare::from_permille(0).unwrap(), copies: true };
+        let local = farfork_types::LocalShare::from_permille(0).unwrap();
+        let nothing = Share { local, copies: true, far_nodes: 0 };
         assert_eq!(compile_share(&model, &Access::default(), nothing), None);
+    }
+
+    #[test]
+    fn untouched_memory_is_far_only_where_there_is_far_memory() {
+        let mut model = Model { members: vec![member()], ..Model::default() };
+        model.members[0].memory.regions[0].end = 0x38000;
+        let local = farfork_types::LocalShare::from_permille(500).unwrap();
+        let bytes = |far_nodes| {
+            let share = Share { local, copies: true, far_nodes };
+            compile_share(&model, &Access::default(), share).unwrap().bytes
+        };
+        let word = |bytes: &[u8], at: u64| {
+            u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap())
+        };
+        let far = |bytes: &[u8]| {
+            let members = word(bytes, 16) - window::OVERLAY;
+            let table = members + size_of::<MemberOverlay>() as u64 - 16;
+            (word(bytes, table) - window::OVERLAY, word(bytes, table + 8))
+        };
+        assert_eq!(far(&bytes(0)).1, 0);
+        let bytes = bytes(2);
+        let (at, count) = far(&bytes);
+        // Of two periods of 16 pages behind the stored ones, each second half.
+        assert_eq!((word(&bytes, 40), count), (2, 2));
+        assert_eq!((word(&bytes, at), word(&bytes, at + 8)), (0x20000, 0x8000));
     }
 
     #[test]
@@ -462,7 +494,7 @@ mod tests {
         let mut arena = Arena { bytes: vec![0; size_of::<OverlayHeader>()] };
         let member = draft(&Access::default(), Tiering::Hybrid).put(&mut arena);
         let members = arena.table(&[member]);
-        let bytes = arena.finish(members, false).unwrap();
+        let bytes = arena.finish(members, false, 0).unwrap();
         assert_eq!(bytes.len() as u64 % PAGE_BYTES, 0);
         let at = |table: Table| (table.address - window::OVERLAY) as usize;
         assert_eq!(bytes[at(member.served)..][..8], 0x10000u64.to_le_bytes());

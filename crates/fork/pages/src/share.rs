@@ -18,6 +18,8 @@ pub struct Share {
     pub local: LocalShare,
     /// Whether memory that the clone may not write can be copied, too (by userfaultfd): otherwise it stays in the pool.
     pub copies: bool,
+    /// Far memory nodes, a bit for each.
+    pub far_nodes: u64,
 }
 
 /// What becomes local for a share.
@@ -126,7 +128,8 @@ mod tests {
     }
 
     fn share(permille: u16) -> Share {
-        Share { local: LocalShare::from_permille(permille).unwrap(), copies: true }
+        let local = LocalShare::from_permille(permille).unwrap();
+        Share { local, copies: true, far_nodes: 0 }
     }
 
     #[test]

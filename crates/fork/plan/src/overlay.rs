@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::Table;
 
 /// First word of an overlay.
-pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover03");
+pub const OVERLAY_MAGIC: u64 = u64::from_le_bytes(*b"ffover04");
 
 /// Start of an overlay.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
@@ -29,6 +29,8 @@ pub struct OverlayHeader {
     /// the init while the clone runs, and those of no other; otherwise each process does it for itself
     /// before it runs.
     pub is_helped: u64,
+    /// Far memory nodes, a bit for each: where [`MemberOverlay::far`] is taken from.
+    pub far_nodes: u64,
 }
 
 /// What is done with the memory of one process, once it is mapped and before anything else is.
@@ -53,6 +55,8 @@ pub struct MemberOverlay {
     /// Memory of profiling clones ([`Span`]). It is mapped page by page, each when it is touched, so
     /// that the page tables show which pages were.
     pub watched: Table,
+    /// Anonymous memory that the process has not touched yet ([`Span`]), and that is taken from far nodes when it does.
+    pub far: Table,
 }
 
 /// Most bytes of one [`Span`] that the init supplies: the kernel holds the address space's lock while it does.
@@ -87,8 +91,8 @@ pub struct Served {
 }
 
 const _: () = {
-    assert!(size_of::<OverlayHeader>() == 40);
-    assert!(size_of::<MemberOverlay>() == 104);
+    assert!(size_of::<OverlayHeader>() == 48);
+    assert!(size_of::<MemberOverlay>() == 120);
     assert!(size_of::<Served>() == 32);
     assert!(size_of::<Span>() == 16);
 };

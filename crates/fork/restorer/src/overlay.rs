@@ -46,6 +46,32 @@ pub fn is_helped() -> bool {
     unsafe { (*(window::OVERLAY as *const OverlayHeader)).is_helped != 0 }
 }
 
+/// `MPOL_PREFERRED_MANY` (Linux 5.15): other nodes where these are full. Memory that may come from nowhere else, as by
+/// `MPOL_BIND`, would have the clone OOM-killed beside free memory.
+const PREFERRED: u64 = 5;
+
+/// Has memory that this process has not touched yet taken from far nodes. Where the kernel refuses that, as for nodes that
+/// its cpuset excludes, or for more mappings than a process may have, the memory is near, as it would be without, and is
+/// counted as such.
+pub fn prefer_far(overlay: &MemberOverlay) {
+    let header = window::OVERLAY as *const OverlayHeader;
+    // SAFETY: mapped, as the overlay of a process is.
+    let nodes = unsafe { &raw const (*header).far_nodes } as u64;
+    // One bit more than there are: the kernel reads one less than the count it is given.
+    let bits = u64::from(u64::BITS) + 1;
+    // SAFETY: the table is the overlay's.
+    for Span { address, bytes } in unsafe { elements::<Span>(overlay.far) } {
+        // SAFETY: a policy changes no byte; the kernel reads one word.
+        let _ = unsafe { syscall(k::__NR_mbind, [*address, *bytes, PREFERRED, nodes, bits, 0]) };
+    }
+}
+
+/// Whether memory of some process was cut for that.
+pub fn has_far() -> bool {
+    // SAFETY: called with an overlay only.
+    unsafe { (*(window::OVERLAY as *const OverlayHeader)).far_nodes != 0 }
+}
+
 /// Supplies pages of this process before they are touched. The agent has checked that there is memory
 /// for them. Pages that cannot be supplied are left to faults.
 pub fn populate(overlay: &MemberOverlay) {

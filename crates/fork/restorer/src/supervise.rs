@@ -36,8 +36,8 @@ use farfork_plan::protocol::{PidMode, Request};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
-use crate::pager;
 use crate::tables::elements;
+use crate::{overlay, pager};
 use changes::Changes;
 use files::Files;
 use helper::Helper;
@@ -87,6 +87,8 @@ pub struct Supervisor {
     has_namespace: bool,
     /// Whether memory of the image is registered with a userfaultfd of farfork's own.
     is_served: bool,
+    /// Whether anonymous memory of the clone was cut, so that the kernel would not take it for one mapping.
+    has_far: bool,
     /// The socket in whose queue lies the userfaultfd that watches the clone's memory, if it is watched.
     watch: Cell<Option<i32>>,
     helper: RefCell<Helper>,
@@ -130,6 +132,7 @@ impl Supervisor {
             cuts: Cuts::new(),
             has_namespace,
             is_served: request.overlay_bytes != 0 && pager::is_wanted(),
+            has_far: request.overlay_bytes != 0 && overlay::has_far(),
             watch: Cell::new(None),
             helper: RefCell::new(Helper::new(None)),
             process: 0,

@@ -19,6 +19,8 @@ pub struct Instance {
     pub is_busy: bool,
     /// Bytes that are being promoted.
     pub promoted_bytes: u64,
+    /// Bytes that a change of its share of near memory takes.
+    pub share_bytes: u64,
     /// Whether it must not be paused.
     pub goes_on: bool,
     /// Whether it is frozen, or may be.
@@ -37,6 +39,7 @@ impl Instance {
             usage: None,
             is_busy: true,
             promoted_bytes: 0,
+            share_bytes: 0,
             goes_on: false,
             is_frozen: false,
             claim,
@@ -62,10 +65,10 @@ impl Instance {
         self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes)
     }
 
-    /// Bytes that are being promoted, as far as its limit leaves room for them.
+    /// Bytes that are being promoted or that a change of its share takes, as far as its limit leaves room for them.
     fn promised_bytes(&self) -> u64 {
         let held = self.seen_bytes().max(self.held_if_not_measured());
-        self.promoted_bytes.min(self.most_bytes().saturating_sub(held))
+        (self.promoted_bytes + self.share_bytes).min(self.most_bytes().saturating_sub(held))
     }
 
     /// Bytes that it is about to take, until measured.

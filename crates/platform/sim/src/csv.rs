@@ -66,6 +66,7 @@ fn flat(place: &str, value: &Value, cells: &mut Vec<(String, String)>) {
                 flat(&inner, value, cells);
             }
         }
+        Value::Null => cells.push((place.to_owned(), String::new())),
         Value::String(text) => cells.push((place.to_owned(), field(text))),
         other => cells.push((place.to_owned(), other.to_string())),
     }

@@ -9,7 +9,7 @@ use crate::run::Ended;
 use crate::summary::Summary;
 pub use crate::summary::TOLERANCE_PERMILLE;
 use crate::timeline::{FAR, INSTANCES, NEAR, POOL};
-use crate::trace::Trace;
+use crate::trace::{Trace, Utilisation};
 
 /// The figures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,6 +34,9 @@ pub struct Report {
     pub violations: u64,
     /// Completed calls that ran longer than with all memory near, whatever they waited.
     pub slower_runs: SlowerRuns,
+    /// How much of the memory that functions are given their calls use: read from a recorded trace, and not
+    /// simulated.
+    pub utilisation: Utilisation,
     /// How long the simulation took.
     pub wall_s: f64,
     /// Calls simulated in each second of that.
@@ -132,6 +135,9 @@ impl Report {
         let [cold, clone, ghost, warm] = summary.starts;
         let [over_1_percent, over_5_percent, over_10_percent, over_20_percent] = summary.slower;
         let wall_s = wall.as_secs_f64();
+        // The generator gives functions what they use.
+        let is_known = !trace.is_synthetic();
+        let utilisation = if is_known { trace.utilisation } else { Utilisation::default() };
         Report {
             requests,
             completed,
@@ -159,6 +165,7 @@ impl Report {
                 over_10_percent,
                 over_20_percent,
             },
+            utilisation,
             wall_s: rounded(wall_s),
             requests_per_s: rounded(requests as f64 / wall_s.max(1e-9)),
             seed,

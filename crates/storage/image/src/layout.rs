@@ -21,7 +21,9 @@ use std::collections::BTreeSet;
 
 use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down};
 
-use crate::model::{Backing, Memory, Model, Region, Segment, Stored, StoredWindow, WINDOW_WORDS};
+use crate::model::{
+    Backing, Memory, Model, Region, RegionTraits, Segment, Stored, StoredWindow, WINDOW_WORDS,
+};
 
 /// A window of which so much is stored has a chunk of its own: packing it would save less than a
 /// quarter of the chunk.
@@ -297,6 +299,30 @@ impl Memory {
                 }
             })
         })
+    }
+
+    /// Anonymous memory that may be written and of which nothing is stored: a clone gets it at its first touch. Without
+    /// guard regions, and without memory that is not as `mmap` makes it.
+    pub fn untouched_spans(&self) -> Vec<Span> {
+        let is_plain = |region: &&Region| {
+            let is_writable = region.prot & libc::PROT_WRITE as u32 != 0;
+            let is_anonymous = matches!(region.backing, Backing::Anonymous);
+            is_writable && is_anonymous && region.traits == RegionTraits::default()
+        };
+        let mut gaps = Vec::new();
+        for region in self.regions.iter().filter(is_plain) {
+            let mut at = region.start;
+            for segment in self.stored.segments_in(region.start, region.end) {
+                if at < segment.address {
+                    gaps.push((at, segment.address));
+                }
+                at = segment.end();
+            }
+            if at < region.end {
+                gaps.push((at, region.end));
+            }
+        }
+        gaps.into_iter().flat_map(|gap| self.unguarded(gap)).collect()
     }
 
     fn unguarded(&self, (start, end): Span) -> Vec<Span> {

@@ -37,10 +37,13 @@ pub(crate) struct Args {
     /// Measured calls of each payload.
     #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     calls: u64,
-    /// Which pages are near: those with most misses, or evenly spread ones, as the kernel's weighted interleave has
-    /// them.
-    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
-    placement: Which,
+    /// Which pages are near: those with most misses (default where far memory is modelled), or evenly spread ones, as the
+    /// kernel's weighted interleave has them (the only ones where it is measured).
+    #[arg(long, value_enum, value_name = "WHICH")]
+    placement: Option<Which>,
+    /// Model far memory also where this machine has a memory node without processors, on which it would be measured.
+    #[arg(long)]
+    modelled: bool,
     /// Modelled latency of memory that is not near, in nanoseconds.
     #[arg(long, value_name = "NS", default_value_t = 391.0, value_parser = latency)]
     far_ns: f64,
@@ -61,10 +64,9 @@ pub(crate) struct Args {
 }
 
 /// Which pages are near.
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Which {
     /// Those with most misses.
-    #[default]
     Hottest,
     /// Evenly spread ones.
     Even,
@@ -103,17 +105,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         local if local.exists() => local.to_owned(),
         _ => fetch(args, fetched.path())?,
     };
-    let placement = match args.placement {
-        Which::Hottest => Placement::Hottest,
-        Which::Even => Placement::Even,
-    };
-    let model = Model {
-        cache_bytes: args.cache,
-        near_ns: NEAR_NS,
-        far_ns: args.far_ns,
-        overlap: args.overlap,
-        placement,
-    };
+    let model = model(args)?;
     let options = Options {
         name: args.name.clone().unwrap_or_else(|| name_of(&args.function)),
         function,
@@ -130,6 +122,24 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         show(&profile);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The model of far memory; `None` where it is measured.
+fn model(args: &Args) -> Result<Option<Model>, Box<dyn Error>> {
+    if !args.modelled && farfork_profile::can_measure() {
+        if args.placement == Some(Which::Hottest) {
+            return Err("cannot measure with the hottest pages near: only the model knows which these are; use \
+                        --placement even, or --modelled"
+                .into());
+        }
+        return Ok(None);
+    }
+    let placement = match args.placement {
+        None | Some(Which::Hottest) => Placement::Hottest,
+        Some(Which::Even) => Placement::Even,
+    };
+    let (cache_bytes, far_ns, overlap) = (args.cache, args.far_ns, args.overlap);
+    Ok(Some(Model { cache_bytes, near_ns: NEAR_NS, far_ns, overlap, placement }))
 }
 
 /// The name of a function: that of its file without the suffix, or that of the deployed one without its package.
@@ -172,10 +182,15 @@ fn fetch(args: &Args, into: &Path) -> Result<PathBuf, Box<dyn Error>> {
 }
 
 fn show(profile: &Profile) {
-    println!(
-        "{}: latencies of shares below 1 are MODELLED (misses of an emulated processor)",
-        profile.function
-    );
+    let name = &profile.function;
+    match (profile.machine.get("near_nodes"), profile.machine.get("far_nodes")) {
+        (Some(near), Some(far)) if !profile.modelled => {
+            println!("{name}: measured, near memory on node {near} and far memory on node {far}");
+        }
+        _ => println!(
+            "{name}: latencies of shares below 1 are MODELLED (misses of an emulated processor)"
+        ),
+    }
     println!(
         "{:>12} {:>6} {:>12} {:>8} {:>10} {:>10} {:>10}",
         "payload", "share", "P50 us", "slower", "near", "pool", "far"

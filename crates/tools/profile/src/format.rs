@@ -13,8 +13,9 @@ pub struct Profile {
     pub machine: BTreeMap<&'static str, String>,
     /// Whether latencies of shares below 1000 are modelled.
     pub modelled: bool,
-    /// How.
-    pub model: Model,
+    /// How; absent where they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<Model>,
     /// The version that measured it.
     pub version: &'static str,
     /// The measurements, by payload and share.
@@ -87,14 +88,16 @@ pub struct Cell {
     pub stage_us: BTreeMap<String, u64>,
     /// Latency of warm calls.
     pub latency_us: Latency,
-    /// Near memory: the share of what a call has resident at most.
+    /// Near memory: the share of what a call has resident at most; measured, all of that but `far_bytes`.
     pub near_bytes: u64,
-    /// Of the rest, what is there once the function is loaded: it stays in the pool.
+    /// Of the rest, what is there once the function is loaded: it stays in the pool. Measured, nothing does.
     pub pool_bytes: u64,
-    /// The rest of the rest, which calls allocate: it lies on a far node.
+    /// The rest of the rest, which calls allocate: it lies on a far node. Measured, what was counted there as calls began.
     pub far_bytes: u64,
-    /// Misses of a call in all.
-    pub misses: u64,
+    /// Misses of a call in all, where it was emulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misses: Option<u64>,
     /// Those of pages that are not near.
-    pub far_misses: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far_misses: Option<u64>,
 }

@@ -115,6 +115,18 @@ impl Image {
         Ok(false)
     }
 
+    /// The same, or whether it has several mappings, which may be one that was cut when the clone started.
+    pub fn touches_or_is_cut(
+        &self,
+        space: &AddressSpace,
+        start: u64,
+        end: u64,
+    ) -> Result<bool, Errno> {
+        let first = piece(space, start, end)?;
+        let is_cut = first.is_some_and(|first| first.start == start && first.end < end);
+        Ok(is_cut || self.touches(space, start, end)?)
+    }
+
     /// The parts of `start..end` that are mapped, those of the image cut where in the parent one
     /// kind of memory ended and another began: the kernel may have joined their mappings.
     pub fn pieces(

@@ -157,9 +157,13 @@ impl Supervisor {
         self.send(id, Answer::Kernel);
     }
 
-    /// Leaves the call to the kernel unless one of `ranges` touches the image.
+    /// Leaves the call to the kernel unless one of `ranges` touches the image, or has to be joined again first.
     fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], call: &MemoryCall<'_>) {
+        let may_be_cut = self.has_far && matches!(call, MemoryCall::Remap { .. });
         let touches = |[start, bytes]: &[u64; 2]| match range(*start, *bytes) {
+            Ok((start, end)) if may_be_cut => {
+                self.image.touches_or_is_cut(&caller.space, start, end)
+            }
             Ok((start, end)) => self.image.touches(&caller.space, start, end),
             Err(_) => Ok(false), // the kernel refuses it
         };

@@ -71,7 +71,11 @@ impl Job<'_> {
             }
             at = piece.end;
         }
-        let traits = traits.unwrap_or(0);
+        let traits = match traits {
+            Some(traits) => traits,
+            // None of it is of the image: it was cut for its policies alone.
+            None => self.caller.attributes(start)?,
+        };
         Ok(common.filter(|_| at == end).map(|prot| Common { prot, traits }))
     }
 

@@ -172,7 +172,7 @@ impl SharedLedger {
     /// Reserves memory to promote an instance. `None` if there is no room, or the instance was not
     /// measured yet or has ended.
     pub fn promote(self: &Arc<Self>, id: u64) -> Option<Promoting> {
-        self.promoting(id, |ledger| ledger.promote(id))
+        self.promoting(id, |ledger| ledger.promote(id), Ledger::promoted)
     }
 
     /// The same to have another share of an instance's memory near, whether it was measured or not.
@@ -182,19 +182,20 @@ impl SharedLedger {
         from: Option<LocalShare>,
         to: LocalShare,
     ) -> Option<Promoting> {
-        self.promoting(id, |ledger| ledger.promote_to(id, from, to))
+        self.promoting(id, |ledger| ledger.promote_to(id, from, to), Ledger::share_changed)
     }
 
     fn promoting(
         self: &Arc<Self>,
         id: u64,
         promote: impl FnOnce(&mut Ledger) -> Option<Promotion>,
+        counted: fn(&mut Ledger, u64),
     ) -> Option<Promoting> {
         let mut locked = self.lock();
         let promotion = promote(&mut locked.ledger)?;
         let node = locked.ledger.name(promotion.node).to_owned();
         drop(locked);
-        Some(Promoting { shared: Arc::clone(self), id, node, pid: promotion.pid })
+        Some(Promoting { shared: Arc::clone(self), id, node, pid: promotion.pid, counted })
     }
 
     /// The last measured memory of an instance.
@@ -368,7 +369,7 @@ impl Drop for SetAside {
     }
 }
 
-/// A promotion in progress; its memory is reserved until this is dropped.
+/// A promotion or a change of a share in progress; its memory is reserved until this is dropped.
 #[derive(Debug)]
 pub struct Promoting {
     shared: Arc<SharedLedger>,
@@ -377,11 +378,13 @@ pub struct Promoting {
     pub node: String,
     /// Its pid.
     pub pid: i32,
+    /// Gives the memory back. The two kinds may overlap, and neither gives back what the other has reserved.
+    counted: fn(&mut Ledger, u64),
 }
 
 impl Drop for Promoting {
     fn drop(&mut self) {
-        self.shared.lock().ledger.promoted(self.id);
+        (self.counted)(&mut self.shared.lock().ledger, self.id);
     }
 }
 
@@ -434,6 +437,21 @@ mod tests {
         drop(promoting);
         assert_eq!(used_mb(&shared), [0, 0]);
         assert!(shared.reserve("unknown", Claim::default()).is_none());
+    }
+
+    #[test]
+    fn a_promotion_that_ends_leaves_the_memory_of_a_changed_share() {
+        let shared = shared();
+        let one = busy(&shared, 7);
+        shared.end_work(one.id);
+        let [half, most] = [500, 800].map(|share| LocalShare::from_permille(share).unwrap());
+        let changing = shared.promote_to(one.id, Some(half), most).unwrap();
+        let promoting = shared.promote(one.id).unwrap();
+        assert_eq!(used_mb(&shared), [10 + 180 + 5, 0]);
+        drop(promoting);
+        assert_eq!(used_mb(&shared), [10 + 180, 0], "the share is still being changed");
+        drop(changing);
+        assert_eq!(used_mb(&shared), [10, 0]);
     }
 
     #[test]

@@ -166,34 +166,39 @@ impl Ledger {
     /// map from the pool. `None` if there is no room, or the instance was not measured yet or has ended.
     pub fn promote(&mut self, id: u64) -> Option<Promotion> {
         let bytes = self.instance(id)?.usage?.pool_bytes;
-        self.promote_bytes(id, bytes)
+        self.take(id, |one| &mut one.promoted_bytes, bytes)
     }
 
-    /// The same for the share of near memory of an instance that may not have been measured yet, and had the share
-    /// `from`: what the share adds of what it may take. A smaller share needs no room. `None` also as long as an earlier
-    /// promotion is not counted.
+    /// Reserves memory to change the share of near memory of an instance that may not have been measured yet, and had
+    /// the share `from`, until [`Ledger::share_changed`]: what the share adds of what it may take. A smaller share needs
+    /// no room. `None` also as long as an earlier promotion or change is not counted.
     pub fn promote_to(
         &mut self,
         id: u64,
         from: Option<LocalShare>,
         to: LocalShare,
     ) -> Option<Promotion> {
-        let one = self.instance(id).filter(|one| one.promoted_bytes == 0)?;
+        let one = self.instance(id).filter(|one| one.promoted_bytes + one.share_bytes == 0)?;
         let of_all = |share: LocalShare| share.of(one.most_bytes());
         match of_all(to).saturating_sub(from.map_or(0, of_all)) {
             0 => Some(Promotion { node: self.node_of(id)?, pid: one.pid? }),
-            bytes => self.promote_bytes(id, bytes),
+            bytes => self.take(id, |one| &mut one.share_bytes, bytes),
         }
     }
 
-    fn promote_bytes(&mut self, id: u64, bytes: u64) -> Option<Promotion> {
-        let one = self.instance(id)?;
-        let (pid, before) = (one.pid?, one.promoted_bytes);
-        let node = self.node_of(id)?;
+    /// Reserves memory that is about to become an instance's own.
+    fn take(
+        &mut self,
+        id: u64,
+        reserved: fn(&mut Instance) -> &mut u64,
+        bytes: u64,
+    ) -> Option<Promotion> {
+        let mut one = self.instance(id)?.clone();
+        let (node, pid, before) = (self.node_of(id)?, one.pid?, *reserved(&mut one));
         let fits = self.if_it_fits(
             node,
-            |ledger| ledger.change(id, |one| one.promoted_bytes = bytes),
-            |ledger| ledger.change(id, |one| one.promoted_bytes = before),
+            |ledger| ledger.change(id, |one| *reserved(one) = bytes),
+            |ledger| ledger.change(id, |one| *reserved(one) = before),
         );
         fits.then_some(Promotion { node, pid })
     }
@@ -201,6 +206,11 @@ impl Ledger {
     /// A promotion has ended, and what it took was counted.
     pub fn promoted(&mut self, id: u64) {
         self.change(id, |one| one.promoted_bytes = 0);
+    }
+
+    /// A change of a share has ended, and what it took was counted.
+    pub fn share_changed(&mut self, id: u64) {
+        self.change(id, |one| one.share_bytes = 0);
     }
 
     /// Records the memory of one instance.

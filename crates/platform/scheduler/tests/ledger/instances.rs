@@ -71,7 +71,7 @@ fn a_share_takes_its_part_of_what_an_instance_may_take() {
     assert_eq!(used(&ledger), [170]);
     seen(&mut ledger, [(7, usage(200, 100))]);
     assert_eq!(used(&ledger), [300], "its limit holds for both");
-    ledger.promoted(one);
+    ledger.share_changed(one);
     assert_eq!(used(&ledger), [200]);
 }
 
@@ -88,7 +88,7 @@ fn a_changed_share_takes_what_it_adds() {
     assert!(ledger.promote_to(one, Some(half), most).is_some());
     assert_eq!(used(&ledger), [before[0] + 90]);
     assert_eq!(ledger.promote_to(one, Some(half), most), None, "the first is not counted yet");
-    ledger.promoted(one);
+    ledger.share_changed(one);
     assert!(ledger.promote_to(one, Some(most), half).is_some());
     assert_eq!(used(&ledger), before, "a smaller share takes nothing");
     // Nothing more fits, but a smaller share does.
@@ -97,6 +97,32 @@ fn a_changed_share_takes_what_it_adds() {
     assert!(ledger.promote_to(one, Some(most), half).is_some());
     assert!(ledger.end(other) && ledger.end(one));
     assert_eq!(ledger.promote_to(one, Some(most), half), None, "it has ended");
+}
+
+#[test]
+fn a_promotion_and_a_changed_share_keep_their_memory_apart() {
+    let mut ledger = ledger(all_at_once(), &["a"]);
+    let a = node(&ledger, "a");
+    let one = ledger.reserve(a, claim(300)).unwrap();
+    let [half, most] = [500, 800].map(|permille| LocalShare::from_permille(permille).unwrap());
+    ledger.started(one, 7);
+    ledger.end_work(one);
+    seen(&mut ledger, [(7, usage(20, 100))]);
+    let before = used(&ledger);
+    assert!(ledger.promote_to(one, Some(half), most).is_some());
+    assert!(ledger.promote(one).is_some(), "its call has ended while the share is changed");
+    assert_eq!(used(&ledger), [before[0] + 90 + 100]);
+    ledger.share_changed(one);
+    assert_eq!(used(&ledger), [before[0] + 100], "pages are still being promoted");
+    assert_eq!(ledger.promote_to(one, Some(half), most), None, "the promotion is not counted yet");
+    ledger.promoted(one);
+    assert_eq!(used(&ledger), before);
+    assert!(ledger.promote_to(one, Some(half), most).is_some() && ledger.promote(one).is_some());
+    ledger.promoted(one);
+    assert_eq!(used(&ledger), [before[0] + 90], "the share is still being changed");
+    assert_eq!(ledger.promote_to(one, Some(half), most), None, "nor is that counted yet");
+    ledger.share_changed(one);
+    assert_eq!(used(&ledger), before);
 }
 
 #[test]

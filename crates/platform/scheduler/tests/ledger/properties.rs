@@ -9,6 +9,7 @@ use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::{NearestGhost, NodeFacts, PlacementFacts};
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{AgentGhost, Claim, Ledger, NodeId, USUAL_MB, Usage};
+use farfork_types::LocalShare;
 use proptest::prelude::*;
 
 use crate::bed::{Default, FREE, agents, all_at_once, image, ledger, one_by_one};
@@ -26,6 +27,8 @@ enum Step {
     Lost(usize),
     Promote(usize),
     Promoted(usize),
+    ChangeShare { which: usize, from: u16, to: u16 },
+    ShareChanged(usize),
     Freeze(usize),
     Thawed(usize),
     Pause { node: usize, which: usize },
@@ -61,6 +64,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => node.clone().prop_map(Step::Lost),
         2 => which.clone().prop_map(Step::Promote),
         2 => which.clone().prop_map(Step::Promoted),
+        2 => (which.clone(), 0u16..=1000, 0u16..=1000)
+            .prop_map(|(which, from, to)| Step::ChangeShare { which, from, to }),
+        2 => which.clone().prop_map(Step::ShareChanged),
         1 => which.clone().prop_map(Step::Freeze),
         1 => which.clone().prop_map(Step::Thawed),
         2 => (node.clone(), which.clone()).prop_map(|(node, which)| Step::Pause { node, which }),
@@ -90,6 +96,7 @@ struct Seen {
     usage: Option<Usage>,
     is_busy: bool,
     promoted_bytes: u64,
+    share_bytes: u64,
     is_paused: bool,
     goes_on: bool,
     is_frozen: bool,
@@ -115,10 +122,11 @@ impl Seen {
         first + self.promised()
     }
 
-    /// What is promoted is measured before, and has the limit's room.
+    /// What is promoted, or a larger share takes, has the limit's room.
     fn promised(&self) -> u64 {
-        let held = self.usage.map_or(0, |usage| usage.local_bytes);
-        self.promoted_bytes.min(self.claim.most_bytes().saturating_sub(held))
+        let held = self.usage.map_or(self.claim.first_bytes(), |usage| usage.local_bytes);
+        let left = self.claim.most_bytes().saturating_sub(held.max(self.held()));
+        (self.promoted_bytes + self.share_bytes).min(left)
     }
 }
 
@@ -220,6 +228,20 @@ impl Bed {
         }
     }
 
+    /// A share is changed while nothing is promoted and no other change is counted.
+    fn change_share(&mut self, which: usize, [from, to]: [u16; 2]) {
+        let Some(id) = self.pick(which) else { return };
+        let one = &self.instances[&id];
+        let (node, most, is_free) =
+            (one.node, one.claim.most_bytes(), one.promoted_bytes + one.share_bytes == 0);
+        let [from, to] = [from, to].map(|share| LocalShare::from_permille(share).unwrap());
+        let Some(_) = self.ledger.promote_to(id, Some(from), to) else { return };
+        assert!(is_free, "another one is under way");
+        let bytes = to.of(most).saturating_sub(from.of(most));
+        self.with(which, |one, _| one.share_bytes = bytes);
+        assert!(bytes == 0 || self.used(node) <= 1000 << 20, "over budget");
+    }
+
     /// Ghosts end once, and only those that wait.
     fn end(&mut self, ghosts: &[AgentGhost]) {
         for ghost in ghosts {
@@ -251,6 +273,7 @@ impl Bed {
                     usage: None,
                     is_busy: true,
                     promoted_bytes: 0,
+                    share_bytes: 0,
                     is_paused: false,
                     goes_on: false,
                     is_frozen: false,
@@ -298,6 +321,13 @@ impl Bed {
                 if let Some(id) = self.pick(which) {
                     self.ledger.promoted(id);
                     self.with(which, |one, _| one.promoted_bytes = 0);
+                }
+            }
+            Step::ChangeShare { which, from, to } => self.change_share(which, [from, to]),
+            Step::ShareChanged(which) => {
+                if let Some(id) = self.pick(which) {
+                    self.ledger.share_changed(id);
+                    self.with(which, |one, _| one.share_bytes = 0);
                 }
             }
             Step::Freeze(which) => {

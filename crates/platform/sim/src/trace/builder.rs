@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
+use super::provisioned::Provisioned;
 use super::sorter::{Call, Sorter};
 use super::{Function, SHOWN};
 use crate::error::SimError;
@@ -22,6 +23,7 @@ pub struct Builder {
     pub rows_malformed: u64,
     pub malformed: Vec<Malformed>,
     pub notes: Vec<String>,
+    pub provisioned: Provisioned,
 }
 
 impl Builder {
@@ -36,6 +38,7 @@ impl Builder {
             rows_malformed: 0,
             malformed: Vec::new(),
             notes: Vec::new(),
+            provisioned: Provisioned::default(),
         }
     }
 

@@ -9,7 +9,8 @@
 //! A function is what the release says it is: the name, the user and the pool of its pods. A call takes
 //! `totalCost_worker`. Its time is that of the log of its end: in the release's example, the frontend's time is
 //! 1 ms after the worker's, and a frontend gets a call before a worker does. Where the worker's is missing, the
-//! frontend's times are used. The memory of a function is the most that one of its calls has used.
+//! frontend's times are used. The memory of a function is the most that one of its calls has used. What it is given is the
+//! last number of its pool's name, in MB (`pool22-300-128`: 300 millicores, 128 MB); the table of resources has only processors.
 
 use super::builder::Builder;
 use super::files::Source;
@@ -49,6 +50,9 @@ pub fn read(sources: &[Source], builder: &mut Builder) -> Result<(), SimError> {
                 text => Some(mebibytes(text)?),
             };
             let (owner, name) = function(row)?;
+            if let (Some(used), Some(given)) = (memory_bytes, given_bytes(&name)) {
+                builder.provisioned.add(used, given);
+            }
             let function = builder.function(&owner, &name);
             if let Some(known) = builder.functions.get_mut(function as usize) {
                 known.memory_bytes = known.memory_bytes.max(memory_bytes);
@@ -69,6 +73,16 @@ pub fn function(row: &Row<'_>) -> Result<(String, String), String> {
     // `pool22-300-128-0000618412` is a pod of `pool22-300-128`.
     let pool = pod.rsplit_once('-').map_or(pod, |(pool, _)| pool);
     Ok((user.to_owned(), format!("{name}---{pool}")))
+}
+
+/// The memory of a pod of the function's pool.
+fn given_bytes(name: &str) -> Option<u64> {
+    let (_, megabytes) = name.rsplit_once('-')?;
+    megabytes
+        .parse::<u64>()
+        .ok()
+        .filter(|given| (1..1 << 20).contains(given))
+        .map(|given| given << 20)
 }
 
 /// The time of a call's end, and how long it took.

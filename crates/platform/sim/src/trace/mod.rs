@@ -14,6 +14,7 @@ mod files;
 mod huawei2025;
 mod numbers;
 mod own;
+mod provisioned;
 mod rows;
 mod sorter;
 
@@ -29,6 +30,7 @@ use builder::Builder;
 pub use copy::copy;
 use files::Source;
 pub use files::checksum;
+pub use provisioned::Utilisation;
 use sorter::{IN_MEMORY, Reading, Sorted};
 
 /// Malformed rows of which the line and the reason are kept.
@@ -141,6 +143,8 @@ pub struct Trace {
     pub malformed: Vec<Malformed>,
     /// What was assumed where the trace says nothing.
     pub notes: Vec<String>,
+    /// How much of the memory that functions are given their calls use.
+    pub utilisation: Utilisation,
     /// SHA-256 of all files, one after the other, in hexadecimal.
     pub sha256: String,
 }
@@ -248,14 +252,16 @@ pub fn open_within(
         Format::Azure2021 => azure2021::read(&sources, &mut builder)?,
         Format::Huawei2025 => huawei2025::read(&sources, &mut builder)?,
     }
-    let Builder { functions, calls, rows_malformed, malformed, notes, .. } = builder;
+    let Builder { functions, calls, rows_malformed, malformed, notes, provisioned, .. } = builder;
+    let utilisation = provisioned.utilisation();
     let calls = calls.sorted().map_err(|source| SimError::Spill { source })?;
     let Some(first) = calls.calls().next() else {
         return Err(SimError::Empty { count: rows_malformed, rows: malformed });
     };
     let first_us = first.map_err(|source| SimError::Spill { source })?.arrival_us;
     let requests = Vec::new();
-    let trace = Trace { functions, requests, rows_malformed, malformed, notes, sha256 };
+    let trace =
+        Trace { functions, requests, rows_malformed, malformed, notes, utilisation, sha256 };
     Ok(Stream { trace, calls, first_us })
 }
 

@@ -178,6 +178,14 @@ fn requests_of_huawei_2025_arrive_before_their_end_and_carry_memory() {
     assert_eq!(bytes, [1018, 2048, 0]);
     let memory: Vec<Option<u64>> = trace.functions.iter().map(|one| one.memory_bytes).collect();
     assert_eq!(memory, [Some((48.5 * 1_048_576.0) as u64), None], "the most that a call has used");
+    // Of 128 MB each; of the third call nothing is known.
+    let seen = trace.utilisation;
+    let percent = |used: f64| Some((used / 128.0 * 100_000.0).round() / 1000.0);
+    let [less, more] = [percent(32.308594), percent(48.5)];
+    assert_eq!((seen.calls, seen.percent_p50, seen.percent_p90), (2, less, more));
+    let mean = less.unwrap().midpoint(more.unwrap());
+    assert!((seen.percent_mean.unwrap() - mean).abs() < 0.002, "{seen:?}");
+    assert_eq!(seen.used_bytes_p90, memory[0]);
     let bad = [
         (5, "the duration is negative: '-1'"),
         (6, "podID is empty"),

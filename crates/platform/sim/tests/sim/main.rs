@@ -46,6 +46,7 @@ fn trace(functions: usize, calls: &[(u32, u64, u64)]) -> Trace {
         rows_malformed: 0,
         malformed: Vec::new(),
         notes: Vec::new(),
+        utilisation: Default::default(),
         sha256: String::new(),
     }
 }

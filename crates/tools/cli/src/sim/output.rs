@@ -275,6 +275,15 @@ fn print(report: &Report, decided: &str) {
         size::show(memory.pool),
         size::show(memory.far)
     );
+    let used = report.utilisation;
+    if let (Some(mean), Some(p50), Some(p90)) =
+        (used.percent_mean, used.percent_p50, used.percent_p90)
+    {
+        println!(
+            "provisioned calls use {mean:.1} % of it (mean), P50 {p50:.1} %, P90 {p90:.1} % ({} calls of the trace)",
+            used.calls
+        );
+    }
     println!("took        {:.1} s, {:.0} requests/s", report.wall_s, report.requests_per_s);
     let synthetic = if report.synthetic { " (synthetic)" } else { "" };
     println!("seed        {}, trace {}{synthetic}", report.seed, report.trace_sha256);
