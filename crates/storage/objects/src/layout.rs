@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!       0  header, one page
-//!            0  magic "FFREGION"         8  version, u32: 3, or 4 if checked    12  0, u32
+//!            0  magic "FFREGION"         8  version, u32: 3, 4 if checked, 5 if metadata is node-local
+//!           12  0, u32; of version 5: 1 if checked
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
-//!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
-//!    4096  clients 1 to 126, 256 bytes each
+//!           48  0 …; of version 5: directory of the node-local file, 256 bytes, padded with 0
+//!                                     4092  CRC-32C of the 4,092 bytes before it
+//!    4096  clients 1 to 126, 256 bytes each                                              node-local in version 5
 //!            0  state: 0 free, 1 in use, 2 being given back        8  pid
 //!           16  first of a list of objects that are being freed    24  guarded operation: 0 none, else its intent
 //!           32  clients that had the id, in a checked region         40  0 …
@@ -23,16 +25,22 @@
 //!           64  name, 48 bytes, padded with 0                    112  0 …
 //!  309248  locks of guarded operations, 64 times 64 bytes
 //!            0  client that holds it     8  1 while clients sleep until it is free     16  0 …
-//!  313344  0 …
+//!  313344  generation of the node-local metadata     313352  0 …
 //!  315392  spans, a word for each 65,536 bytes of the region, see `span.rs`
-//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
+//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there     node-local in version 5
 //!       …  spans of 65,536 bytes                   (the first begins at a multiple of 65,536)
-//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)
+//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)     node-local in version 5
 //! ```
+//! In version 5, what is node-local lies in another file at the same offsets ([`crate::metadata`]), and marks begin at a page.
 //! All numbers are little-endian. Words are 64 bits unless stated otherwise. Spans and granules are counted
 //! from the beginning of the region, so that an address gives both by a shift. What lies before the first
 //! span has owner bytes, too; they are always 0. As the owner bytes end where the region ends, one
 //! comparison shows whether an address lies in the region.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 /// Bytes of a granule, the unit in which objects are addressed.
 pub const GRANULE_BYTES: u64 = 16;
@@ -73,6 +81,11 @@ pub const LARGEST_BYTES: u64 = 64 << 30;
 pub const VERSION: u32 = 3;
 /// Version of the format of a checked region: objects have trailers.
 pub const CHECKED_VERSION: u32 = 4;
+/// Version of the format of a region whose metadata is in node-local memory.
+pub const NODE_VERSION: u32 = 5;
+/// Most bytes of the path of a directory of node-local metadata.
+pub(crate) const DIRECTORY_BYTES: usize = 256;
+const DIRECTORY_AT: usize = 48;
 pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// First bytes of a region.
@@ -88,6 +101,8 @@ const OPERATION_BYTES: usize = 128;
 const LOCKS_AT: usize = OPERATIONS_AT + OPERATIONS * OPERATION_BYTES;
 const LOCK_BYTES: usize = 64;
 const SPANS_AT: usize = OPERATIONS_AT + 8192;
+/// Where the generation of node-local metadata lies.
+pub(crate) const GENERATION_AT: usize = LOCKS_AT + LOCKS * LOCK_BYTES;
 
 /// Id of a client: 1 to [`CLIENTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,8 +126,17 @@ impl ClientId {
     }
 }
 
+/// Where a region keeps what it knows of clients and of the owners of objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Metadata {
+    /// Beside the objects.
+    Region,
+    /// In a file of this directory, which lies in the node's own memory.
+    Node(PathBuf),
+}
+
 /// What the header says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the region.
     pub bytes: u64,
@@ -122,6 +146,8 @@ pub struct Header {
     pub uuid: [u8; 16],
     /// Whether clients check what they are passed, see `trailers.rs`.
     pub is_checked: bool,
+    /// Where its metadata lies.
+    pub metadata: Metadata,
 }
 
 /// Why bytes are not a header.
@@ -138,10 +164,22 @@ pub enum BadHeader {
 impl Header {
     /// Version of its format.
     pub fn version(&self) -> u32 {
-        if self.is_checked { CHECKED_VERSION } else { VERSION }
+        match self.metadata {
+            Metadata::Node(_) => NODE_VERSION,
+            Metadata::Region if self.is_checked => CHECKED_VERSION,
+            Metadata::Region => VERSION,
+        }
     }
 
-    /// Its bytes.
+    /// Where everything lies. `None` if a region cannot have this size.
+    pub fn layout(&self) -> Option<Layout> {
+        match self.metadata {
+            Metadata::Region => Layout::of(self.bytes),
+            Metadata::Node(_) => Layout::node_local(self.bytes),
+        }
+    }
+
+    /// Its bytes. A directory's path is cut after 256 bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
@@ -149,6 +187,14 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.address.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.uuid);
+        if let Metadata::Node(directory) = &self.metadata {
+            bytes[12] = u8::from(self.is_checked);
+            let place = &mut bytes[DIRECTORY_AT..][..DIRECTORY_BYTES];
+            place
+                .iter_mut()
+                .zip(directory.as_os_str().as_bytes())
+                .for_each(|(at, byte)| *at = *byte);
+        }
         let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -163,7 +209,7 @@ impl Header {
             return Err(BadHeader::NotARegion);
         }
         let version = number(&bytes[8..12]) as u32;
-        if version != VERSION && version != CHECKED_VERSION {
+        if !(VERSION..=NODE_VERSION).contains(&version) {
             return Err(BadHeader::Version(version));
         }
         if number(&bytes[CHECKSUM_AT..]) != u64::from(crc32c::crc32c(&bytes[..CHECKSUM_AT])) {
@@ -171,12 +217,14 @@ impl Header {
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[32..48]);
-        Ok(Header {
-            bytes: number(&bytes[16..24]),
-            address: number(&bytes[24..32]),
-            uuid,
-            is_checked: version == CHECKED_VERSION,
-        })
+        let mut directory = bytes[DIRECTORY_AT..][..DIRECTORY_BYTES].to_vec();
+        directory.truncate(directory.iter().take_while(|byte| **byte != 0).count());
+        let (is_checked, metadata) = match version {
+            NODE_VERSION => (bytes[12] == 1, Metadata::Node(OsString::from_vec(directory).into())),
+            _ => (version == CHECKED_VERSION, Metadata::Region),
+        };
+        let (size, address) = (number(&bytes[16..24]), number(&bytes[24..32]));
+        Ok(Header { bytes: size, address, uuid, is_checked, metadata })
     }
 }
 
@@ -193,12 +241,23 @@ pub struct Layout {
     pub end_span: u32,
     /// Words of a client's marks.
     mark_words: usize,
+    marks_at: usize,
     owners_at: usize,
 }
 
 impl Layout {
     /// Of a region of this size. `None` if a region cannot have it.
     pub fn of(bytes: u64) -> Option<Layout> {
+        Layout::with_marks(bytes, 8)
+    }
+
+    /// Of a region of this size whose metadata is node-local: it is whole spans, so that what is node-local is whole pages.
+    pub fn node_local(bytes: u64) -> Option<Layout> {
+        let layout = Layout::with_marks(bytes, PAGE_BYTES as usize)?;
+        bytes.is_multiple_of(SPAN_BYTES).then_some(layout)
+    }
+
+    fn with_marks(bytes: u64, alignment: usize) -> Option<Layout> {
         let is_valid = bytes.is_multiple_of(PAGE_BYTES);
         if !is_valid || !(SMALLEST_BYTES..=LARGEST_BYTES).contains(&bytes) {
             return None;
@@ -210,19 +269,24 @@ impl Layout {
             first_span: 0,
             end_span: end_span as u32,
             mark_words,
+            marks_at: (SPANS_AT + 8 * end_span as usize).next_multiple_of(alignment),
             owners_at: owners_at as usize,
         };
-        let end_of_tables = layout.marks_at() + 8 * mark_words * usize::from(CLIENTS);
+        let end_of_tables = layout.marks_at + 8 * mark_words * usize::from(CLIENTS);
         layout.first_span = end_of_tables.div_ceil(SPAN_BYTES as usize) as u32;
         (layout.first_span < layout.end_span).then_some(layout)
     }
 
-    fn marks_at(&self) -> usize {
-        SPANS_AT + 8 * self.end_span as usize
+    /// What is node-local in a region with such metadata, in whole pages: clients, marks, owner bytes.
+    pub fn node_local_parts(&self) -> [Range<u64>; 3] {
+        let end_of_marks = self.marks_at + 8 * self.mark_words * usize::from(CLIENTS);
+        let marks = self.marks_at..end_of_marks.next_multiple_of(PAGE_BYTES as usize);
+        let owners = self.owners_at..self.owners_at + self.owners_at / 15;
+        [CLIENTS_AT..MAILBOXES_AT, marks, owners].map(|part| part.start as u64..part.end as u64)
     }
 
     /// Numbers of all spans.
-    pub fn spans(&self) -> std::ops::Range<u32> {
+    pub fn spans(&self) -> Range<u32> {
         self.first_span..self.end_span
     }
 
@@ -302,7 +366,7 @@ impl Layout {
 
     /// Word `word` of a client's marks.
     pub(crate) fn marks(&self, id: ClientId, word: usize) -> usize {
-        self.marks_at() + 8 * (self.mark_words * usize::from(id.number() - 1) + word)
+        self.marks_at + 8 * (self.mark_words * usize::from(id.number() - 1) + word)
     }
 
     /// Words of a client's marks.
@@ -461,8 +525,13 @@ pub(crate) fn slot_parts(word: u64) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    const HEADER: Header =
-        Header { bytes: 8 << 20, address: 0x2000_4000_0000, uuid: [7; 16], is_checked: false };
+    const HEADER: Header = Header {
+        bytes: 8 << 20,
+        address: 0x2000_4000_0000,
+        uuid: [7; 16],
+        is_checked: false,
+        metadata: Metadata::Region,
+    };
 
     #[test]
     fn the_header_lies_as_drawn() {
@@ -475,6 +544,44 @@ mod tests {
         assert!(bytes[48..4092].iter().all(|byte| *byte == 0));
         assert_eq!(bytes[4092..], crc32c::crc32c(&bytes[..4092]).to_le_bytes());
         assert_eq!(Header::decode(&bytes), Ok(HEADER));
+    }
+
+    #[test]
+    fn a_header_names_the_directory_of_node_local_metadata() {
+        for (is_checked, path) in [(false, "/dev/shm"), (true, "/dev/shm/another")] {
+            let metadata = Metadata::Node(path.into());
+            let bytes = Header { is_checked, metadata, ..HEADER }.encode();
+            assert_eq!(bytes[8..16], [5, 0, 0, 0, u8::from(is_checked), 0, 0, 0]);
+            assert_eq!(bytes[48..48 + path.len()], *path.as_bytes());
+            assert!(bytes[48 + path.len()..4092].iter().all(|byte| *byte == 0));
+            let decoded = Header::decode(&bytes).expect("a header");
+            assert_eq!(decoded.encode(), bytes);
+            assert_eq!((decoded.is_checked, decoded.version()), (is_checked, NODE_VERSION));
+        }
+    }
+
+    #[test]
+    fn what_is_node_local_is_whole_pages_and_nothing_else_lies_there() {
+        for bytes in (SMALLEST_BYTES..16 << 20).step_by(64 << 10).chain([1 << 30, LARGEST_BYTES]) {
+            let layout = Layout::node_local(bytes).expect("a layout");
+            let [clients, marks, owners] = layout.node_local_parts();
+            for part in [&clients, &marks, &owners] {
+                assert!(
+                    part.start.is_multiple_of(PAGE_BYTES) && part.end.is_multiple_of(PAGE_BYTES)
+                );
+            }
+            let (first, last) = (ClientId(1), ClientId(CLIENTS));
+            assert_eq!(clients.start, layout.client(first) as u64);
+            assert!(clients.end >= (layout.client(last) + CLIENT_BYTES) as u64);
+            assert!(clients.end <= layout.mailbox(0).state() as u64);
+            assert_eq!(marks.start, layout.marks(first, 0) as u64);
+            assert!(marks.start >= layout.span(layout.end_span) as u64, "{bytes}");
+            assert!(marks.end >= layout.marks(last, layout.mark_words()) as u64);
+            assert!(marks.end <= layout.granule(first_granule(layout.first_span)), "{bytes}");
+            assert_eq!(owners, layout.owner(0) as u64..bytes);
+            assert!(owners.start >= layout.granule(first_granule(layout.end_span)));
+        }
+        assert_eq!(Layout::node_local(SMALLEST_BYTES + PAGE_BYTES), None);
     }
 
     #[test]
@@ -534,7 +641,7 @@ mod tests {
         for bytes in sizes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES) {
             let layout = Layout::of(bytes).expect("a layout");
             let last = ClientId::new(CLIENTS).expect("an id");
-            assert!(layout.span(layout.end_span) <= layout.marks_at(), "{bytes}");
+            assert!(layout.span(layout.end_span) <= layout.marks_at, "{bytes}");
             let end_of_marks = layout.marks(last, layout.mark_words()) as u64;
             let begin = layout.granule(first_granule(layout.first_span));
             assert!(end_of_marks <= begin && begin < end_of_marks + SPAN_BYTES, "{bytes}");

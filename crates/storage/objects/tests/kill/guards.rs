@@ -16,7 +16,7 @@ use crate::child::{self, End, run_stepped};
 use crate::objects::{number, set_number, set_words};
 use crate::operations::Kill;
 use crate::platforms::{Counting, arm};
-use crate::stage::{demand, words};
+use crate::stage::{create, demand, words};
 
 type Object = NonNull<u8>;
 
@@ -89,8 +89,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Place {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = directory.path().join("region");
-        Region::create(&path, 1 << 20).expect("a region");
+        let path = create(directory.path(), 1 << 20);
         let mut peer = Client::open(&path).expect("a client");
         let receipts = peer.mailbox("receipts", SLOTS).expect("a mailbox");
         let accounts = [MONEY, 0].map(|money| {
