@@ -6,9 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::ObjectsError;
-use crate::layout::{
-    BadHeader, DIRECTORY_BYTES, GRANULE_BYTES, HEADER_BYTES, Header, Layout, Metadata, VERSION,
-};
+use crate::header::{BadHeader, DIRECTORY_BYTES, HEADER_BYTES, Header, Metadata, VERSION};
+use crate::layout::{GRANULE_BYTES, Layout};
 use crate::liveness::{KernelLocks, claim_all};
 use crate::metadata;
 use crate::region::{Node, Platform, Region};

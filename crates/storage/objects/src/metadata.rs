@@ -33,7 +33,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::error::ObjectsError;
-use crate::layout::{GENERATION_AT, Header, Layout, Metadata, PAGE_BYTES};
+use crate::header::{Header, Metadata};
+use crate::layout::{GENERATION_AT, Layout, PAGE_BYTES};
 use crate::liveness::{Liveness, claim_all};
 use crate::rebuild::rebuild;
 use crate::region::{NodeLocal, Platform, Region, has_fault};
@@ -210,7 +211,8 @@ impl<'a> Place<'a> {
             fchown(&file, Some(owner.0), Some(owner.1)).map_err(|errno| failed()(errno.into()))?;
         }
         file.set_len(self.header.bytes).map_err(failed())?;
-        for part in [0..PAGE_BYTES].into_iter().chain(layout.node_local_parts()) {
+        let header = std::iter::once(0..PAGE_BYTES);
+        for part in header.chain(layout.node_local_parts()) {
             let bytes = part.end - part.start;
             rustix::fs::fallocate(&file, FallocateFlags::empty(), part.start, bytes)
                 .map_err(|errno| failed()(errno.into()))?;

@@ -18,6 +18,8 @@
 //! It may be killed between any two stores, and is then started again from the beginning with another empty file. So
 //! what it stores in the region says the same when it is read again.
 
+use std::collections::HashSet;
+
 use crate::layout::{
     ClientId, FREE, IN_MAILBOX, LINKED, LOCKS, MAILBOXES, MailboxLayout, SHARED, first_granule,
     slot_parts, span_of,
@@ -34,7 +36,7 @@ const INCARNATIONS: u64 = 1009;
 
 /// Rebuilds it in a file of zeros. The caller holds the claims of all clients; `last` is the lost generation.
 pub(crate) fn rebuild<P: Platform>(region: &Region<P>, last: u64) {
-    let mut rebuild = Rebuild { region, last, roots: Vec::new(), to_follow: Vec::new() };
+    let mut rebuild = Rebuild { region, last, roots: HashSet::new(), to_follow: Vec::new() };
     for index in (0..MAILBOXES).filter(|index| region.mailbox_name(*index).is_some()) {
         rebuild.mailbox(index);
     }
@@ -63,7 +65,7 @@ struct Rebuild<'a, P: Platform> {
     region: &'a Region<P>,
     last: u64,
     /// Of shared structures. No reference means them.
-    roots: Vec<u32>,
+    roots: HashSet<u32>,
     /// Objects whose references have not been looked at.
     to_follow: Vec<u32>,
 }
@@ -140,7 +142,7 @@ impl<P: Platform> Rebuild<'_, P> {
         record.set_carried(region, mailbox);
         self.set_owner(record.0, SHARED);
         self.set_owner(root, LINKED);
-        self.roots.push(root);
+        self.roots.insert(root);
         self.reach(root, 0, u64::from(record.0));
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::error::ObjectsError;
 use crate::forks::Replaced;
-use crate::layout::{ClientId, GENERATION_AT, Header, Layout, NAME_BYTES, OPERATIONS};
+use crate::header::Header;
+use crate::layout::{ClientId, GENERATION_AT, Layout, NAME_BYTES, OPERATIONS};
 use crate::liveness::{KernelLocks, Liveness};
 use crate::words::{self, Mapped, Parts, Words};
 

@@ -20,9 +20,9 @@ use crate::stage::{create, demand, words};
 
 type Object = NonNull<u8>;
 
-const MONEY: u64 = 1000;
+pub const MONEY: u64 = 1000;
 const AMOUNT: u64 = 7;
-const SLOTS: u64 = 4;
+pub const SLOTS: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client does when it is killed.
@@ -150,6 +150,13 @@ fn call<P: Platform + 'static>(client: &mut Client<P>, accounts: [Object; 2]) {
     let (operation, token) = registered(client);
     pay_now(client, &operation, accounts, token);
     assert!(client.free(token).is_err(), "the operation has freed it");
+}
+
+/// Pays from one object to another one.
+pub fn pay_once<P: Platform + 'static>(client: &mut Client<P>, accounts: [Object; 2]) {
+    accounts.iter().for_each(|account| set_number(*account, MONEY));
+    let (operation, token) = registered(client);
+    pay_now(client, &operation, accounts, token);
 }
 
 fn registered<P: Platform + 'static>(client: &mut Client<P>) -> (Operation<P>, Object) {

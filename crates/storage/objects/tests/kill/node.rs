@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use farfork::{Client, ClientId, Mailbox, Node, ObjectsError, Platform, Region, Timeout};
 
 use crate::child::{self, End};
+use crate::guards::{self, MONEY, pay_once};
 use crate::objects::set_number;
 use crate::platforms::{Counting, arm};
 use crate::stage::{RUN_BYTES, SLOTS, create, demand, place, receive_all, words};
@@ -39,11 +40,13 @@ pub enum Deed {
     /// A fifth object instead of all after the first one.
     Change,
     Release,
+    /// A guarded operation, which is abandoned.
+    Pay,
     /// The metadata is rebuilt, and the node is lost once more.
     Rebuild,
 }
 
-pub const ALL: [Deed; 14] = [
+pub const ALL: [Deed; 15] = [
     Deed::Allocate,
     Deed::Free,
     Deed::Send,
@@ -57,6 +60,7 @@ pub const ALL: [Deed; 14] = [
     Deed::Unlink,
     Deed::Change,
     Deed::Release,
+    Deed::Pay,
     Deed::Rebuild,
 ];
 
@@ -153,7 +157,7 @@ fn prepare<P: Platform>(path: &Path) -> (Own<P>, Ready<P>) {
     (peer, Ready { own, object, run, list, shared, new })
 }
 
-fn act<P: Platform>(ready: Ready<P>, deed: Deed) {
+fn act<P: Platform + 'static>(ready: Ready<P>, deed: Deed) {
     let Ready { mut own, object, run, list, shared, new } = ready;
     let root = shared[0];
     match deed {
@@ -172,6 +176,7 @@ fn act<P: Platform>(ready: Ready<P>, deed: Deed) {
             own.client.change(root, root, 0, Some(new)).expect("changed");
         }
         Deed::Release => own.client.release(root).expect("released"),
+        Deed::Pay => pay_once(&mut own.client, [object, run]),
     }
     std::mem::forget(own);
 }
@@ -257,6 +262,12 @@ impl Ruin {
         let is_right = found.is_empty() || deed == Deed::Share && found == [whole];
         demand(is_right, || format!("lists of the client: {found:?}"))?;
         demand(take_lists(&mut fresh.client, down)?.is_empty(), || "received twice".to_owned())?;
+        let receipts = receipts(&mut fresh.client)?;
+        let is_right = receipts.is_empty() || deed == Deed::Pay && receipts == [MONEY];
+        demand(is_right, || format!("receipts: {receipts:?}"))?;
+        if deed == Deed::Pay {
+            pay_again(&mut fresh.client)?;
+        }
         drop(fresh);
         self.exchange()
     }
@@ -264,14 +275,14 @@ impl Ruin {
     /// All mailboxes work, and all memory is free.
     fn exchange(&self) -> Result<(), String> {
         let (mut one, mut other) = (open::<Node>(&self.path), open::<Node>(&self.path));
-        for mailbox in 0..NAMES.len() {
+        for (mailbox, name) in NAMES.into_iter().enumerate() {
             for round in 0..3 {
                 let contents: Vec<u64> = (0..SLOTS).map(|slot| round * SLOTS + slot).collect();
                 contents.iter().for_each(|content| one.send(mailbox, 64, *content));
                 let at = other.mailboxes[mailbox];
                 let received = receive_all(&mut other.client, at)?;
                 demand(received == contents, || {
-                    format!("{}: {received:?} instead of {contents:?}", NAMES[mailbox])
+                    format!("{name}: {received:?} instead of {contents:?}")
                 })?;
             }
         }
@@ -283,6 +294,19 @@ impl Ruin {
         client.allocate(check.bytes as usize).map_err(words)?;
         client.region().check().map(drop).map_err(words)
     }
+}
+
+fn receipts(client: &mut Client) -> Result<Vec<u64>, String> {
+    let mailbox = client.mailbox("receipts", guards::SLOTS).map_err(words)?;
+    receive_all(client, mailbox)
+}
+
+/// The locks of an operation that was abandoned are free.
+fn pay_again(client: &mut Client) -> Result<(), String> {
+    let accounts = [(); 2].map(|()| client.allocate(64).expect("an object"));
+    pay_once(client, accounts);
+    let receipts = receipts(client)?;
+    demand(receipts == [MONEY], || format!("then {receipts:?}"))
 }
 
 /// Receives lists, and gives them back.
