@@ -5,7 +5,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use farfork::layout;
+use farfork::header;
 use farfork_image::model::FileStamp;
 
 use crate::maps::Mapping;
@@ -83,9 +83,9 @@ fn mapped(pid: i32, mapping: &Mapping) -> Option<(u64, u64)> {
 }
 
 fn begins_as_region(at: &Path) -> bool {
-    let mut magic = [0; layout::MAGIC.len()];
+    let mut magic = [0; header::MAGIC.len()];
     let read = fs::File::open(at).and_then(|file| file.read_exact_at(&mut magic, 0));
-    read.is_ok() && magic == *layout::MAGIC
+    read.is_ok() && magic == *header::MAGIC
 }
 
 /// File systems of the kernel's own, whose files have neither a size nor a time that means anything.

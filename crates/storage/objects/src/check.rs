@@ -69,6 +69,7 @@ impl<P: Platform> Region<P> {
     /// # Errors
     /// [`ObjectsError::Io`].
     pub fn check(&self) -> Result<Check, ObjectsError> {
+        self.check_generation()?;
         let recovered = recover_dead(self)? as u64;
         let (mut check, mut wrong) = pass(self)?;
         for _ in 1..PASSES {

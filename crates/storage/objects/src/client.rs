@@ -72,6 +72,14 @@ impl<P: Platform> Client<P> {
     /// # Errors
     /// [`ObjectsError`] says why not.
     pub fn open_on(path: &Path) -> Result<Client<P>, ObjectsError> {
+        match Client::open_once(path) {
+            // Just now.
+            Err(ObjectsError::MetadataReplaced { .. }) => Client::open_once(path),
+            opened => opened,
+        }
+    }
+
+    fn open_once(path: &Path) -> Result<Client<P>, ObjectsError> {
         let region = Region::<P>::open(path)?;
         for id in ClientId::all() {
             if region.is_in_use(id) && !recover_if_dead(&region, id)? {

@@ -22,6 +22,67 @@ pub enum ObjectsError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// A region with node-local metadata cannot have the size that was asked for.
+    #[error(
+        "cannot create a region of {bytes} bytes at {path}: with its metadata in node-local memory, its size is a \
+         multiple of 65536 bytes",
+        path = path.display()
+    )]
+    BadNodeSize {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// Node-local metadata cannot be in this directory.
+    #[error(
+        "cannot keep the metadata of a region in {directory}: give an absolute path of at most 256 bytes",
+        directory = directory.display()
+    )]
+    BadDirectory {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// Node-local metadata is not there, but clients live.
+    #[error(
+        "cannot open the region at {path}: its metadata is not at {metadata}, and {clients} clients use it; \
+         end them, and the next client rebuilds it",
+        path = path.display(),
+        metadata = metadata.display()
+    )]
+    MetadataLost {
+        /// The region.
+        path: PathBuf,
+        /// Where its metadata belongs.
+        metadata: PathBuf,
+        /// Number of living clients.
+        clients: usize,
+    },
+    /// Another process has rebuilt the metadata.
+    #[error(
+        "cannot go on with the region at {path}: its metadata was lost and rebuilt since this process opened it; \
+         open it again",
+        path = path.display()
+    )]
+    MetadataReplaced {
+        /// The region.
+        path: PathBuf,
+    },
+    /// What is where node-local metadata belongs is not the owner's file.
+    #[error(
+        "cannot open the region at {path}: {metadata}, where its metadata belongs, is not a file of user {owner}; \
+         remove it",
+        path = path.display(),
+        metadata = metadata.display()
+    )]
+    ForeignMetadata {
+        /// The region.
+        path: PathBuf,
+        /// Where its metadata belongs.
+        metadata: PathBuf,
+        /// Owner of the region.
+        owner: u32,
+    },
     /// The operating system refused.
     #[error("cannot {doing} {path}: {}", words::of(.source), path = path.display())]
     Io {
@@ -308,7 +369,10 @@ impl ObjectsError {
     pub fn errno(&self) -> i32 {
         match self {
             ObjectsError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            ObjectsError::ForeignOwner { .. } => libc::EACCES,
+            ObjectsError::ForeignOwner { .. } | ObjectsError::ForeignMetadata { .. } => {
+                libc::EACCES
+            }
+            ObjectsError::MetadataReplaced { .. } => libc::ESTALE,
             ObjectsError::OtherVersion { .. } => libc::EPROTONOSUPPORT,
             ObjectsError::DamagedHeader { .. }
             | ObjectsError::Damaged { .. }
@@ -316,11 +380,15 @@ impl ObjectsError {
             ObjectsError::AddressTaken { .. } => libc::EADDRINUSE,
             ObjectsError::LostId { .. } => libc::EOWNERDEAD,
             ObjectsError::ClientsFull { .. } => libc::EUSERS,
-            ObjectsError::InUse { .. } | ObjectsError::RoleTaken { .. } => libc::EBUSY,
+            ObjectsError::InUse { .. }
+            | ObjectsError::MetadataLost { .. }
+            | ObjectsError::RoleTaken { .. } => libc::EBUSY,
             ObjectsError::Full | ObjectsError::NoRun { .. } => libc::ENOMEM,
             ObjectsError::NotWriter { .. } => libc::EPERM,
             ObjectsError::MailboxesFull { .. } => libc::ENOSPC,
             ObjectsError::BadSize { .. }
+            | ObjectsError::BadNodeSize { .. }
+            | ObjectsError::BadDirectory { .. }
             | ObjectsError::NotARegion { .. }
             | ObjectsError::NotOwned { .. }
             | ObjectsError::Misused { .. }

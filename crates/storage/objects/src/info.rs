@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::census;
 use crate::error::ObjectsError;
 use crate::guards::OperationInfo;
-use crate::layout::{ClientId, IN_MAILBOX, MAILBOXES};
+use crate::layout::{ClientId, IN_MAILBOX, MAILBOXES, PAGE_BYTES};
+use crate::metadata;
 use crate::region::{Platform, Region};
 use crate::span::Span;
 use crate::spans::span;
@@ -28,6 +29,9 @@ pub struct Info {
     pub bytes: u64,
     /// Where every client maps it.
     pub address: u64,
+    /// Its metadata, if that is in this node's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<MetadataInfo>,
     /// Bytes for objects.
     pub data_bytes: u64,
     /// Bytes that no object takes.
@@ -46,6 +50,17 @@ pub struct Info {
     pub mailboxes: Vec<MailboxInfo>,
     /// Guarded operations.
     pub operations: Vec<OperationInfo>,
+}
+
+/// Metadata in the memory of this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MetadataInfo {
+    /// Its file.
+    pub path: PathBuf,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// How often it was made: 1 unless it was lost.
+    pub generation: u64,
 }
 
 /// A living client.
@@ -77,11 +92,22 @@ pub struct MailboxInfo {
 }
 
 impl<P: Platform> Region<P> {
+    /// Where its metadata lies, if that is in this node's memory.
+    fn metadata_info(&self) -> Option<MetadataInfo> {
+        let parts = self.layout.node_local_parts();
+        Some(MetadataInfo {
+            path: metadata::path(&self.header)?,
+            bytes: PAGE_BYTES + parts.map(|part| part.end - part.start).iter().sum::<u64>(),
+            generation: self.generation?,
+        })
+    }
+
     /// Space, clients and mailboxes. Clients go on, so that the figures are of no single moment.
     ///
     /// # Errors
     /// [`ObjectsError::Io`].
     pub fn info(&self) -> Result<Info, ObjectsError> {
+        self.check_generation()?;
         let mut counts = [(0u64, 0u64); 256];
         census::objects(self, |seen| {
             let (objects, bytes) = &mut counts[usize::from(seen.owner)];
@@ -106,6 +132,7 @@ impl<P: Platform> Region<P> {
             uuid: self.header.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
             bytes: self.header.bytes,
             address: self.header.address,
+            metadata: self.metadata_info(),
             data_bytes: self.layout.span_bytes(),
             free_bytes: self.layout.span_bytes().saturating_sub(taken),
             objects: counts.iter().map(|(objects, _)| objects).sum(),

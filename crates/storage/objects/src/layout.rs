@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!       0  header, one page
-//!            0  magic "FFREGION"         8  version, u32: 3, or 4 if checked    12  0, u32
+//!            0  magic "FFREGION"         8  version, u32: 3, 4 if checked, 5 if metadata is node-local
+//!           12  0, u32; of version 5: 1 if checked
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
-//!           48  0 …                   4092  CRC-32C of the 4,092 bytes before it
-//!    4096  clients 1 to 126, 256 bytes each
+//!           48  0 …; of version 5: directory of the node-local file, 256 bytes, padded with 0
+//!                                     4092  CRC-32C of the 4,092 bytes before it
+//!    4096  clients 1 to 126, 256 bytes each                                              node-local in version 5
 //!            0  state: 0 free, 1 in use, 2 being given back        8  pid
 //!           16  first of a list of objects that are being freed    24  guarded operation: 0 none, else its intent
 //!           32  clients that had the id, in a checked region         40  0 …
@@ -23,16 +25,19 @@
 //!           64  name, 48 bytes, padded with 0                    112  0 …
 //!  309248  locks of guarded operations, 64 times 64 bytes
 //!            0  client that holds it     8  1 while clients sleep until it is free     16  0 …
-//!  313344  0 …
+//!  313344  generation of the node-local metadata     313352  0 …
 //!  315392  spans, a word for each 65,536 bytes of the region, see `span.rs`
-//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there
+//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there     node-local in version 5
 //!       …  spans of 65,536 bytes                   (the first begins at a multiple of 65,536)
-//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)
+//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)     node-local in version 5
 //! ```
+//! In version 5, what is node-local lies in another file at the same offsets ([`crate::metadata`]), and marks begin at a page.
 //! All numbers are little-endian. Words are 64 bits unless stated otherwise. Spans and granules are counted
 //! from the beginning of the region, so that an address gives both by a shift. What lies before the first
 //! span has owner bytes, too; they are always 0. As the owner bytes end where the region ends, one
 //! comparison shows whether an address lies in the region.
+
+use std::ops::Range;
 
 /// Bytes of a granule, the unit in which objects are addressed.
 pub const GRANULE_BYTES: u64 = 16;
@@ -69,16 +74,7 @@ pub const SMALLEST_BYTES: u64 = 1 << 20;
 /// Largest region.
 pub const LARGEST_BYTES: u64 = 64 << 30;
 
-/// Version of the format.
-pub const VERSION: u32 = 3;
-/// Version of the format of a checked region: objects have trailers.
-pub const CHECKED_VERSION: u32 = 4;
-pub(crate) const HEADER_BYTES: usize = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// First bytes of a region.
-pub const MAGIC: &[u8; 8] = b"FFREGION";
-const CHECKSUM_AT: usize = HEADER_BYTES - 4;
-
 const CLIENTS_AT: usize = 4096;
 const CLIENT_BYTES: usize = 256;
 const MAILBOXES_AT: usize = 36_864;
@@ -88,6 +84,8 @@ const OPERATION_BYTES: usize = 128;
 const LOCKS_AT: usize = OPERATIONS_AT + OPERATIONS * OPERATION_BYTES;
 const LOCK_BYTES: usize = 64;
 const SPANS_AT: usize = OPERATIONS_AT + 8192;
+/// Where the generation of node-local metadata lies.
+pub(crate) const GENERATION_AT: usize = LOCKS_AT + LOCKS * LOCK_BYTES;
 
 /// Id of a client: 1 to [`CLIENTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,79 +109,6 @@ impl ClientId {
     }
 }
 
-/// What the header says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
-    /// Bytes of the region.
-    pub bytes: u64,
-    /// Address at which every client maps it.
-    pub address: u64,
-    /// Identity of the region.
-    pub uuid: [u8; 16],
-    /// Whether clients check what they are passed, see `trailers.rs`.
-    pub is_checked: bool,
-}
-
-/// Why bytes are not a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BadHeader {
-    /// They begin with something else.
-    NotARegion,
-    /// They have another version.
-    Version(u32),
-    /// Their checksum is another.
-    Checksum,
-}
-
-impl Header {
-    /// Version of its format.
-    pub fn version(&self) -> u32 {
-        if self.is_checked { CHECKED_VERSION } else { VERSION }
-    }
-
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&self.version().to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.address.to_le_bytes());
-        bytes[32..48].copy_from_slice(&self.uuid);
-        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
-        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
-        bytes
-    }
-
-    /// Reads it.
-    ///
-    /// # Errors
-    /// [`BadHeader`].
-    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, BadHeader> {
-        if &bytes[..8] != MAGIC {
-            return Err(BadHeader::NotARegion);
-        }
-        let version = number(&bytes[8..12]) as u32;
-        if version != VERSION && version != CHECKED_VERSION {
-            return Err(BadHeader::Version(version));
-        }
-        if number(&bytes[CHECKSUM_AT..]) != u64::from(crc32c::crc32c(&bytes[..CHECKSUM_AT])) {
-            return Err(BadHeader::Checksum);
-        }
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(&bytes[32..48]);
-        Ok(Header {
-            bytes: number(&bytes[16..24]),
-            address: number(&bytes[24..32]),
-            uuid,
-            is_checked: version == CHECKED_VERSION,
-        })
-    }
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
 /// Where everything lies, in bytes from the beginning of the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
@@ -193,12 +118,23 @@ pub struct Layout {
     pub end_span: u32,
     /// Words of a client's marks.
     mark_words: usize,
+    marks_at: usize,
     owners_at: usize,
 }
 
 impl Layout {
     /// Of a region of this size. `None` if a region cannot have it.
     pub fn of(bytes: u64) -> Option<Layout> {
+        Layout::with_marks(bytes, 8)
+    }
+
+    /// Of a region of this size whose metadata is node-local: it is whole spans, so that what is node-local is whole pages.
+    pub fn node_local(bytes: u64) -> Option<Layout> {
+        let layout = Layout::with_marks(bytes, PAGE_BYTES as usize)?;
+        bytes.is_multiple_of(SPAN_BYTES).then_some(layout)
+    }
+
+    fn with_marks(bytes: u64, alignment: usize) -> Option<Layout> {
         let is_valid = bytes.is_multiple_of(PAGE_BYTES);
         if !is_valid || !(SMALLEST_BYTES..=LARGEST_BYTES).contains(&bytes) {
             return None;
@@ -210,19 +146,24 @@ impl Layout {
             first_span: 0,
             end_span: end_span as u32,
             mark_words,
+            marks_at: (SPANS_AT + 8 * end_span as usize).next_multiple_of(alignment),
             owners_at: owners_at as usize,
         };
-        let end_of_tables = layout.marks_at() + 8 * mark_words * usize::from(CLIENTS);
+        let end_of_tables = layout.marks_at + 8 * mark_words * usize::from(CLIENTS);
         layout.first_span = end_of_tables.div_ceil(SPAN_BYTES as usize) as u32;
         (layout.first_span < layout.end_span).then_some(layout)
     }
 
-    fn marks_at(&self) -> usize {
-        SPANS_AT + 8 * self.end_span as usize
+    /// What is node-local in a region with such metadata, in whole pages: clients, marks, owner bytes.
+    pub fn node_local_parts(&self) -> [Range<u64>; 3] {
+        let end_of_marks = self.marks_at + 8 * self.mark_words * usize::from(CLIENTS);
+        let marks = self.marks_at..end_of_marks.next_multiple_of(PAGE_BYTES as usize);
+        let owners = self.owners_at..self.owners_at + self.owners_at / 15;
+        [CLIENTS_AT..MAILBOXES_AT, marks, owners].map(|part| part.start as u64..part.end as u64)
     }
 
     /// Numbers of all spans.
-    pub fn spans(&self) -> std::ops::Range<u32> {
+    pub fn spans(&self) -> Range<u32> {
         self.first_span..self.end_span
     }
 
@@ -302,7 +243,7 @@ impl Layout {
 
     /// Word `word` of a client's marks.
     pub(crate) fn marks(&self, id: ClientId, word: usize) -> usize {
-        self.marks_at() + 8 * (self.mark_words * usize::from(id.number() - 1) + word)
+        self.marks_at + 8 * (self.mark_words * usize::from(id.number() - 1) + word)
     }
 
     /// Words of a client's marks.
@@ -461,35 +402,28 @@ pub(crate) fn slot_parts(word: u64) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    const HEADER: Header =
-        Header { bytes: 8 << 20, address: 0x2000_4000_0000, uuid: [7; 16], is_checked: false };
-
     #[test]
-    fn the_header_lies_as_drawn() {
-        let bytes = HEADER.encode();
-        assert_eq!(&bytes[..8], b"FFREGION");
-        assert_eq!(bytes[8..16], [3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[16..24], (8u64 << 20).to_le_bytes());
-        assert_eq!(bytes[24..32], 0x2000_4000_0000u64.to_le_bytes());
-        assert_eq!(bytes[32..48], [7; 16]);
-        assert!(bytes[48..4092].iter().all(|byte| *byte == 0));
-        assert_eq!(bytes[4092..], crc32c::crc32c(&bytes[..4092]).to_le_bytes());
-        assert_eq!(Header::decode(&bytes), Ok(HEADER));
-    }
-
-    #[test]
-    fn every_flipped_bit_of_the_header_is_seen() {
-        let bytes = HEADER.encode();
-        for bit in 0..HEADER_BYTES * 8 {
-            let mut flipped = bytes;
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            let expected = match bit / 8 {
-                0..8 => BadHeader::NotARegion,
-                8..12 => BadHeader::Version(VERSION ^ 1 << (bit - 64)),
-                _ => BadHeader::Checksum,
-            };
-            assert_eq!(Header::decode(&flipped), Err(expected), "bit {bit}");
+    fn what_is_node_local_is_whole_pages_and_nothing_else_lies_there() {
+        for bytes in (SMALLEST_BYTES..16 << 20).step_by(64 << 10).chain([1 << 30, LARGEST_BYTES]) {
+            let layout = Layout::node_local(bytes).expect("a layout");
+            let [clients, marks, owners] = layout.node_local_parts();
+            for part in [&clients, &marks, &owners] {
+                assert!(
+                    part.start.is_multiple_of(PAGE_BYTES) && part.end.is_multiple_of(PAGE_BYTES)
+                );
+            }
+            let (first, last) = (ClientId(1), ClientId(CLIENTS));
+            assert_eq!(clients.start, layout.client(first) as u64);
+            assert!(clients.end >= (layout.client(last) + CLIENT_BYTES) as u64);
+            assert!(clients.end <= layout.mailbox(0).state() as u64);
+            assert_eq!(marks.start, layout.marks(first, 0) as u64);
+            assert!(marks.start >= layout.span(layout.end_span) as u64, "{bytes}");
+            assert!(marks.end >= layout.marks(last, layout.mark_words()) as u64);
+            assert!(marks.end <= layout.granule(first_granule(layout.first_span)), "{bytes}");
+            assert_eq!(owners, layout.owner(0) as u64..bytes);
+            assert!(owners.start >= layout.granule(first_granule(layout.end_span)));
         }
+        assert_eq!(Layout::node_local(SMALLEST_BYTES + PAGE_BYTES), None);
     }
 
     #[test]
@@ -534,7 +468,7 @@ mod tests {
         for bytes in sizes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES) {
             let layout = Layout::of(bytes).expect("a layout");
             let last = ClientId::new(CLIENTS).expect("an id");
-            assert!(layout.span(layout.end_span) <= layout.marks_at(), "{bytes}");
+            assert!(layout.span(layout.end_span) <= layout.marks_at, "{bytes}");
             let end_of_marks = layout.marks(last, layout.mark_words()) as u64;
             let begin = layout.granule(first_granule(layout.first_span));
             assert!(end_of_marks <= begin && begin < end_of_marks + SPAN_BYTES, "{bytes}");

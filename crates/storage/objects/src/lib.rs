@@ -4,7 +4,7 @@
 //!  C: farfork.h ─► capi ─┐
 //!  Rust ─────────────────┴► client ─► mailbox, heap ─► region ─► layout   where everything lies
 //!                             └► recovery, check ───────┘  ├───► words    shared memory
-//!                                                          └───► liveness which clients live
+//!  files ─► metadata ─► rebuild ───────────────────────────┘  └──► liveness which clients live
 //! ```
 //! Vocabulary: a *region* is a file that all clients map at the same address. A *granule* is 16 bytes of it,
 //! with one *owner byte*: the owner of the object that begins there. A *span* is 64 KiB of slots of one size, or
@@ -23,7 +23,9 @@
 //! 4. A client is alive while its kernel lock is held. What a dead client leaves is recovered by a process
 //!    that holds the dead client's lock. Recovery is idempotent: killed, it is started again by the next one.
 //! 5. Recovery clears mailbox slots that name a dead client's objects before it frees these objects.
-//! 6. A client marks a span in shared memory before it owns anything there. Recovery looks at marked spans only.
+//! 6. Where metadata is node-local, the region alone says what lives on without clients: what mailboxes name, and what can be
+//!    reached from there (`rebuild.rs`).
+//! 7. A client marks a span in shared memory before it owns anything there. Recovery looks at marked spans only.
 //!
 //! Assumptions: x86-64. Stores of one processor become visible in program order (TSO), and a killed
 //! process's stores are the prefix that it retired. The compiler keeps the order because every shared store
@@ -43,11 +45,13 @@ mod checked;
 mod checks;
 mod client;
 mod error;
+mod files;
 pub mod fork_self;
 mod forked;
 mod forks;
 mod grace;
 mod guards;
+pub mod header;
 mod heap;
 mod info;
 mod intents;
@@ -55,7 +59,9 @@ pub mod layout;
 pub mod liveness;
 mod locks;
 mod mailbox;
+mod metadata;
 mod nodes;
+mod rebuild;
 mod recovery;
 mod redo;
 mod region;
@@ -78,7 +84,8 @@ pub use client::{Client, Timeout};
 pub use error::ObjectsError;
 pub use grace::guard;
 pub use guards::{Code, GRACE, Guard, Operation, OperationInfo};
-pub use info::{ClientInfo, Info, MailboxInfo};
+pub use header::Metadata;
+pub use info::{ClientInfo, Info, MailboxInfo, MetadataInfo};
 pub use layout::{CLIENTS, ClientId, MAILBOXES, MOST_SLOTS, SPAN_BYTES};
 pub use mailbox::Mailbox;
 pub use region::{Node, Platform, Region};

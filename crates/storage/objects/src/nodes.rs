@@ -84,7 +84,8 @@ pub(crate) fn next<P: Platform>(region: &Region<P>, granule: u32) -> usize {
     header(region, granule) + 8
 }
 
-fn header_word(node: Node, count: u32) -> u64 {
+/// First word of the header with another count.
+pub(crate) fn header_word(node: Node, count: u32) -> u64 {
     u64::from(count) | u64::from(node.fields) << 32
 }
 

@@ -1,18 +1,15 @@
-//! The region as a file: made, opened, described, destroyed.
+//! An open region, and what it runs on.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::ObjectsError;
 use crate::forks::Replaced;
-use crate::layout::{
-    BadHeader, ClientId, HEADER_BYTES, Header, Layout, NAME_BYTES, OPERATIONS, VERSION,
-};
+use crate::header::Header;
+use crate::layout::{ClientId, GENERATION_AT, Layout, NAME_BYTES, OPERATIONS};
 use crate::liveness::{KernelLocks, Liveness};
-use crate::words::{self, Mapped, Words};
+use crate::words::{self, Mapped, Parts, Words};
 
 /// What a region runs on.
 pub trait Platform {
@@ -55,11 +52,11 @@ macro_rules! has_fault {
 }
 pub(crate) use has_fault;
 
-/// Regions begin at multiples of this between 32 and 48 TiB: loaders, heaps and stacks lie elsewhere, and
-/// so does the memory of clones.
-const ADDRESS_STEP: u64 = 1 << 30;
-const FIRST_ADDRESS: u64 = 0x2000_0000_0000;
-const ADDRESS_STEPS: u64 = (16 << 40) / ADDRESS_STEP;
+/// Metadata of a region in this node's memory.
+pub(crate) struct NodeLocal {
+    pub(crate) file: File,
+    pub(crate) generation: u64,
+}
 
 /// What holds a client's id.
 pub(crate) type Claim<P> = <<P as Platform>::Liveness as Liveness>::Claim;
@@ -75,146 +72,10 @@ pub struct Region<P: Platform = Node> {
     pub(crate) layout: Layout,
     pub(crate) header: Header,
     pub(crate) path: PathBuf,
+    /// Generation of node-local metadata.
+    pub(crate) generation: Option<u64>,
     /// The code of guarded operations that this process has.
     completions: Arc<[Replaced<Completion<P>>; OPERATIONS]>,
-}
-
-impl Region {
-    /// Makes a region file. Its memory is there from the beginning, so that no client runs out of it later.
-    ///
-    /// # Errors
-    /// [`ObjectsError::BadSize`], [`ObjectsError::Io`]. Nothing stays behind then.
-    pub fn create(path: &Path, bytes: u64) -> Result<(), ObjectsError> {
-        Region::create_as(path, bytes, false)
-    }
-
-    /// The same, of a region whose clients find misuse: objects that are freed twice, written beyond their ends or
-    /// after they were freed, pointers that are not objects, references to objects that do not exist any more, ids that
-    /// another client has. Each object takes 16 bytes more, and calls are slower.
-    ///
-    /// # Errors
-    /// Those of [`Region::create`].
-    pub fn create_checked(path: &Path, bytes: u64) -> Result<(), ObjectsError> {
-        Region::create_as(path, bytes, true)
-    }
-
-    fn create_as(path: &Path, bytes: u64, is_checked: bool) -> Result<(), ObjectsError> {
-        Region::check_size(path, bytes)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600);
-        let file = options.open(path).map_err(ObjectsError::io("create the region", path))?;
-        Region::fill(&file, path, bytes, is_checked).inspect_err(|_| {
-            let _ = fs::remove_file(path);
-        })
-    }
-
-    /// Removes a region file that no client uses.
-    ///
-    /// # Errors
-    /// [`ObjectsError::InUse`], and those of [`Region::open`].
-    pub fn destroy(path: &Path) -> Result<(), ObjectsError> {
-        let (file, _) = open_file(path)?;
-        let locks = KernelLocks::new(file);
-        let failed = || ObjectsError::io("look for clients of the region", path);
-        // Claims keep new clients out until the file is gone.
-        let mut claims = Vec::new();
-        let mut living = 0;
-        for id in ClientId::all() {
-            match locks.claim(id).map_err(failed())? {
-                Some(claim) => claims.push(claim),
-                None => living += 1,
-            }
-        }
-        if living > 0 {
-            return Err(ObjectsError::InUse { path: path.to_owned(), clients: living });
-        }
-        fs::remove_file(path).map_err(ObjectsError::io("remove the region", path))
-    }
-}
-
-impl Region {
-    /// Makes a region of an empty file, which is or will be at `path`.
-    ///
-    /// # Errors
-    /// Those of [`Region::create`].
-    pub fn fill(
-        file: &File,
-        path: &Path,
-        bytes: u64,
-        is_checked: bool,
-    ) -> Result<(), ObjectsError> {
-        Region::check_size(path, bytes)?;
-        fill(file, path, bytes, is_checked)
-    }
-
-    /// Whether a region can have so many bytes.
-    ///
-    /// # Errors
-    /// [`ObjectsError::BadSize`].
-    pub fn check_size(path: &Path, bytes: u64) -> Result<(), ObjectsError> {
-        let bad = || ObjectsError::BadSize { path: path.to_owned(), bytes };
-        Layout::of(bytes).map(drop).ok_or_else(bad)
-    }
-}
-
-fn fill(file: &File, path: &Path, bytes: u64, is_checked: bool) -> Result<(), ObjectsError> {
-    let flags = rustix::fs::FallocateFlags::empty();
-    rustix::fs::fallocate(file, flags, 0, bytes)
-        .map_err(ObjectsError::io("get memory for the region", path))?;
-    let mut random = [0; 24];
-    getrandom::fill(&mut random)
-        .map_err(std::io::Error::from)
-        .map_err(ObjectsError::io("get random numbers for the region", path))?;
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(&random[..16]);
-    let step = random[16..].iter().fold(0, |step, byte| step << 8 | u64::from(*byte));
-    let address = FIRST_ADDRESS + step % ADDRESS_STEPS * ADDRESS_STEP;
-    // The last step: a file without a header is not a region.
-    (&*file)
-        .write_all(&Header { bytes, address, uuid, is_checked }.encode())
-        .map_err(ObjectsError::io("write the header of the region", path))
-}
-
-/// Why a region cannot be opened. Another user's is refused.
-fn foreign(path: &Path, error: std::io::Error) -> ObjectsError {
-    let owner = fs::metadata(path).map(|found| found.uid()).ok();
-    let own = rustix::process::geteuid().as_raw();
-    match owner.filter(|owner| *owner != own) {
-        Some(owner) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            ObjectsError::ForeignOwner { path: path.to_owned(), owner }
-        }
-        _ => ObjectsError::io("open the region", path)(error),
-    }
-}
-
-/// Opens the file and reads its header.
-fn open_file(path: &Path) -> Result<(File, Header), ObjectsError> {
-    let mut options = OpenOptions::new();
-    let file = options
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(|error| foreign(path, error))?;
-    let found = file.metadata().map_err(ObjectsError::io("look at the region", path))?;
-    let path_buf = || path.to_owned();
-    if !found.is_file() || found.len() < HEADER_BYTES as u64 {
-        return Err(ObjectsError::NotARegion { path: path_buf() });
-    }
-    let mut bytes = [0; HEADER_BYTES];
-    file.read_exact_at(&mut bytes, 0).map_err(ObjectsError::io("read the region", path))?;
-    let header = Header::decode(&bytes).map_err(|bad| match bad {
-        BadHeader::NotARegion => ObjectsError::NotARegion { path: path_buf() },
-        BadHeader::Version(found) => {
-            ObjectsError::OtherVersion { path: path_buf(), found, known: VERSION }
-        }
-        BadHeader::Checksum => ObjectsError::DamagedHeader { path: path_buf() },
-    })?;
-    if found.len() != header.bytes {
-        let (found, expected) = (found.len(), header.bytes);
-        return Err(ObjectsError::Truncated { path: path_buf(), found, expected });
-    }
-    Ok((file, header))
 }
 
 /// Where a reference has the generation of its object: in bits that no offset of a granule in a region of at most 64 GiB has.
@@ -224,16 +85,18 @@ pub(crate) fn generation_bits(generation: u16) -> u64 {
 }
 
 impl<P: Platform> Region<P> {
-    /// Opens a region and maps it.
-    ///
-    /// # Errors
-    /// [`ObjectsError`] says why not.
-    pub fn open(path: &Path) -> Result<Region<P>, ObjectsError> {
-        let (file, header) = open_file(path)?;
-        let damaged = || ObjectsError::DamagedHeader { path: path.to_owned() };
-        let layout = Layout::of(header.bytes).ok_or_else(damaged)?;
+    /// Maps an open region.
+    pub(crate) fn map(
+        file: File,
+        header: Header,
+        layout: Layout,
+        path: &Path,
+        node_local: Option<&NodeLocal>,
+    ) -> Result<Region<P>, ObjectsError> {
+        let ranges = layout.node_local_parts();
+        let parts = node_local.map(|other| Parts { file: &other.file, ranges: &ranges });
         let mapped =
-            words::map(&file, header.address, header.bytes).map_err(|error| {
+            words::map(&file, parts.as_ref(), header.address, header.bytes).map_err(|error| {
                 match error.raw_os_error() {
                     Some(libc::EEXIST) => ObjectsError::AddressTaken {
                         path: path.to_owned(),
@@ -243,17 +106,28 @@ impl<P: Platform> Region<P> {
                     _ => ObjectsError::io("map the region", path)(error),
                 }
             })?;
-        let (words, liveness) = (P::Words::from(mapped), P::Liveness::from(file));
-        let completions = Arc::default();
-        Ok(Region { words, liveness, layout, header, path: path.to_owned(), completions })
+        Ok(Region {
+            words: P::Words::from(mapped),
+            liveness: P::Liveness::from(file),
+            layout,
+            header,
+            path: path.to_owned(),
+            generation: node_local.map(|other| other.generation),
+            completions: Arc::default(),
+        })
     }
 
     /// The same region once more.
     pub(crate) fn again(&self) -> Region<P> {
-        let (words, liveness) = (self.words.clone(), self.liveness.clone());
-        let Region { layout, header, .. } = *self;
-        let (path, completions) = (self.path.clone(), self.completions.clone());
-        Region { words, liveness, layout, header, path, completions }
+        Region {
+            words: self.words.clone(),
+            liveness: self.liveness.clone(),
+            layout: self.layout,
+            header: self.header.clone(),
+            path: self.path.clone(),
+            generation: self.generation,
+            completions: Arc::clone(&self.completions),
+        }
     }
 
     /// Takes over the code of operations that another handle of the region has.
@@ -343,7 +217,22 @@ impl<P: Platform> Region<P> {
     }
 
     pub(crate) fn claim(&self, id: ClientId) -> Result<Option<Claim<P>>, ObjectsError> {
-        self.liveness.claim(id).map_err(ObjectsError::io("claim an id in the region", &self.path))
+        let claimed = self.liveness.claim(id);
+        let claim = claimed.map_err(ObjectsError::io("claim an id in the region", &self.path))?;
+        // Metadata is rebuilt by a process that has all claims: with this one, it stays what it is.
+        if claim.is_some() {
+            self.check_generation()?;
+        }
+        Ok(claim)
+    }
+
+    /// An error if this process has mapped metadata that another one has rebuilt since then.
+    pub(crate) fn check_generation(&self) -> Result<(), ObjectsError> {
+        let is_it = |known| self.words.word(GENERATION_AT) == known;
+        match self.generation.is_none_or(is_it) {
+            true => Ok(()),
+            false => Err(ObjectsError::MetadataReplaced { path: self.path.clone() }),
+        }
     }
 
     pub(crate) fn damaged(&self, what: String) -> ObjectsError {

@@ -63,10 +63,20 @@ pub enum Fault {
     SleepIsNotOrdered,
     /// A client gives up its hold of a structure by an ordinary store, and looks for other holds before that is visible.
     HoldEndsByStore,
+    /// Metadata is rebuilt with a message that was not sent.
+    RebuildKeepsUnsent,
+    /// Metadata is rebuilt without a count of references.
+    RebuildKeepsCounts,
+    /// Metadata is rebuilt before slots that mean nothing are emptied, and these are not.
+    RebuildKeepsSlots,
+    /// Rebuilt metadata has the generation of the lost one.
+    RebuildKeepsGeneration,
+    /// Metadata is where clients look for it before it is rebuilt.
+    RebuildPublishesFirst,
 }
 
 /// Those in the order of stores.
-pub const FAULTS: [Fault; 21] = [
+pub const FAULTS: [Fault; 26] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,
     Fault::ReceiveEmptiesSlotFirst,
@@ -88,4 +98,9 @@ pub const FAULTS: [Fault; 21] = [
     Fault::GuardUnlocksFirst,
     Fault::RecoveryForgetsGuard,
     Fault::LoadIsNotRecorded,
+    Fault::RebuildKeepsUnsent,
+    Fault::RebuildKeepsCounts,
+    Fault::RebuildKeepsSlots,
+    Fault::RebuildKeepsGeneration,
+    Fault::RebuildPublishesFirst,
 ];

@@ -5,7 +5,8 @@
 //!      0  state: 1 << 63 + id of the record, 256 + client while that client frees it      8  granule of the root
 //!     16  client that writes, 0: none, + 256: may take it   24  objects that the writer has unlinked, while others may read them
 //!     32  for each mailbox, a byte: 1 if it may have carried the structure
-//!     64  for each client, a byte: 1 while it holds the structure                 192  for each client, a word: moves
+//!     64  for each client, a byte: 1 while it holds the structure                 200  for each client, a word: moves
+//!    192  where metadata is node-local: seal, by which a rebuild knows the record (see `rebuild.rs`)
 //! ```
 //! Only the root is counted: a client holds it or does not. The bytes of holders and the words of moves have one
 //! writer each, the client. A slot of a mailbox that names the record holds the structure, too; the store that fills
@@ -24,6 +25,8 @@ use crate::layout::{CLIENTS, ClientId, MAILBOXES, SHARED, slot_parts, span_of};
 use crate::nodes::{Actor, next, node};
 use crate::redo::Redo;
 use crate::region::{Platform, Region, has_fault};
+use crate::spans::room;
+use crate::trailers::seal;
 use crate::words::Words;
 
 /// Bytes of a record.
@@ -67,6 +70,47 @@ impl Record {
         self.at(region, 192 + 8 * usize::from(id.number()))
     }
 
+    fn seal_at<P: Platform>(self, region: &Region<P>) -> usize {
+        self.at(region, 192)
+    }
+
+    /// Seals a record that a rebuild of metadata is to know.
+    fn set_seal<P: Platform>(self, region: &Region<P>) {
+        if let Some(generation) = region.generation {
+            region.words.set_word(self.seal_at(region), self.seal(region, generation));
+        }
+    }
+
+    fn seal<P: Platform>(self, region: &Region<P>, generation: u64) -> u64 {
+        seal(region, self.0, self.state(region) ^ generation.rotate_left(32))
+    }
+
+    /// Whether it is a record that was sealed in one of these generations, and that no client is freeing.
+    pub(crate) fn sealed<P: Platform>(self, region: &Region<P>, generations: &[u64]) -> bool {
+        let has_room = room(region, self.0).is_some_and(|bytes| bytes >= RECORD_BYTES as u64);
+        let is_it = |of: &u64| region.words.word(self.seal_at(region)) == self.seal(region, *of);
+        has_room && self.state(region) & LIVE != 0 && generations.iter().any(is_it)
+    }
+
+    /// Has no holders and no writer any more.
+    pub(crate) fn renew<P: Platform>(self, region: &Region<P>) {
+        self.set_seal(region);
+        for at in [self.writer_at(region), self.deferred_at(region)] {
+            region.words.set_word(at, 0);
+        }
+        for id in ClientId::all() {
+            region.words.set_byte(self.holder_at(region, id), 0);
+        }
+        for index in 0..MAILBOXES {
+            region.words.set_byte(self.carried_at(region, index), 0);
+        }
+    }
+
+    /// A mailbox may carry it.
+    pub(crate) fn set_carried<P: Platform>(self, region: &Region<P>, mailbox: usize) {
+        region.words.set_byte(self.carried_at(region, mailbox), 1);
+    }
+
     /// Granule of the root. `None` while the structure is being freed.
     pub(crate) fn root<P: Platform>(self, region: &Region<P>) -> Option<u32> {
         region.granule_in_spans(region.words.word(self.root_at(region)))
@@ -78,7 +122,7 @@ impl Record {
 
     /// Before a send through a mailbox.
     pub(crate) fn count_send<P: Platform>(self, region: &Region<P>, id: ClientId, mailbox: usize) {
-        region.words.set_byte(self.carried_at(region, mailbox), 1);
+        self.set_carried(region, mailbox);
         self.count_move(region, id);
     }
 
@@ -159,6 +203,7 @@ impl<P: Platform> Actor<'_, P> {
         region.words.set_word(record.root_at(region), u64::from(root));
         region.words.set_word(record.writer_at(region), u64::from(self.id.number()));
         region.words.set_byte(record.holder_at(region, self.id), 1);
+        record.set_seal(region);
         let mut redo = Redo::default();
         redo.word(next(region, root), u64::from(granule));
         redo.byte(region.layout.owner(root), crate::layout::LINKED);

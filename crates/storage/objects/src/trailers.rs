@@ -54,7 +54,8 @@ fn end_of<P: Platform>(region: &Region<P>, granule: u32) -> Option<u64> {
     Some(region.layout.granule(granule) + room)
 }
 
-fn seal<P: Platform>(region: &Region<P>, granule: u32, word: u64) -> u64 {
+/// A hash of a word, its place and the region.
+pub(crate) fn seal<P: Platform>(region: &Region<P>, granule: u32, word: u64) -> u64 {
     let uuid =
         region.header.uuid.iter().fold(0u64, |uuid, byte| uuid.rotate_left(8) ^ u64::from(*byte));
     let mut mixed = word ^ uuid ^ u64::from(granule).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZero;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -184,12 +185,17 @@ impl Words for Mapped {
     fn invalidate(&self, _at: usize, _bytes: usize) {}
 }
 
+/// Device and inode.
+type Identity = (u64, u64);
+
 /// A mapping of a region. All handles of one process share it, as there is only one address.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
-    file: (u64, u64),
+    file: Identity,
+    /// What has the parts that lie in another file.
+    other: Option<Identity>,
     /// A forked child has the handle, and nothing mapped.
     process: u32,
 }
@@ -211,25 +217,51 @@ impl Drop for Mapping {
 /// What a process has mapped. A forked child has none of its parent's mappings.
 static MAPPINGS: PerProcess<Vec<Weak<Mapping>>> = PerProcess::new();
 
-/// Maps the first bytes of `file` at `address`. The same file again gives the same mapping.
+/// Parts of a region that lie in another file, at the same offsets. Whole pages.
+pub(crate) struct Parts<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) ranges: &'a [Range<u64>],
+}
+
+fn identity(file: &File) -> io::Result<Identity> {
+    let found = file.metadata()?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Maps the first bytes of `file` at `address`, and `parts` of another file over them. The same files again give the same
+/// mapping.
 ///
 /// # Errors
 /// `EEXIST` if something else is mapped there. Other errors of `mmap`.
-pub(crate) fn map(file: &File, address: u64, bytes: u64) -> io::Result<Mapped> {
+pub(crate) fn map(
+    file: &File,
+    parts: Option<&Parts<'_>>,
+    address: u64,
+    bytes: u64,
+) -> io::Result<Mapped> {
     register();
-    let found = file.metadata()?;
-    let identity = (found.dev(), found.ino());
+    let of_file = identity(file)?;
+    let other = parts.map(|parts| identity(parts.file)).transpose()?;
     let mut mappings = MAPPINGS.lock();
     mappings.retain(|mapping| mapping.strong_count() > 0);
     let process = std::process::id();
-    let is_it = |known: &Arc<Mapping>| known.file == identity && known.process == process;
+    let is_it = |known: &Arc<Mapping>| {
+        known.file == of_file && known.other == other && known.process == process
+    };
     let known = mappings.iter().filter_map(Weak::upgrade).find(is_it);
     let mapping = match known {
         Some(known) => known,
         None => {
             let bytes = bytes as usize;
             let start = map_at(file, address, bytes)?;
-            let mapping = Arc::new(Mapping { start, bytes, file: identity, process });
+            // Owns the mapping from here on.
+            let mapping = Arc::new(Mapping { start, bytes, file: of_file, other, process });
+            if let Some(parts) = parts {
+                parts.ranges.iter().try_for_each(|range| map_part(&mapping, parts.file, range))?;
+            }
+            // A child that forks is not a client: it must not use its parent's handle.
+            // SAFETY: changes what a fork copies, and nothing in this process.
+            let _ = unsafe { madvise(start.cast(), bytes, MmapAdvise::MADV_DONTFORK) };
             mappings.push(Arc::downgrade(&mapping));
             mapping
         }
@@ -251,8 +283,20 @@ fn map_at(file: &File, address: u64, bytes: usize) -> io::Result<NonNull<u8>> {
         let _ = unsafe { munmap(start, bytes) };
         return Err(io::Error::from_raw_os_error(libc::EEXIST));
     }
-    // A child that forks is not a client: it must not use its parent's handle.
-    // SAFETY: changes what a fork copies, and nothing in this process.
-    let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
     Ok(start.cast())
+}
+
+/// Maps a part of another file over the same offsets of a region.
+fn map_part(mapping: &Mapping, file: &File, range: &Range<u64>) -> io::Result<()> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let offset = i64::try_from(range.start).map_err(|_| invalid())?;
+    let is_inside = range.start <= range.end && range.end <= mapping.bytes as u64;
+    let start = mapping.start.addr().checked_add(range.start as usize).filter(|_| is_inside);
+    let length = NonZero::new((range.end - range.start) as usize);
+    let (start, length) = start.zip(length).ok_or_else(invalid)?;
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+    // SAFETY: replaces pages of a mapping that was just made, which nothing refers to yet.
+    unsafe { mmap(Some(start), length, protection, flags, file, offset) }?;
+    Ok(())
 }

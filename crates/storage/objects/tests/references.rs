@@ -2,9 +2,11 @@
 #![allow(unsafe_code)] // reason: reads and writes objects
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::Path;
 use std::ptr::NonNull;
 
-use farfork::{Client, Mailbox, ObjectsError, Region, Timeout};
+use farfork::{Client, Mailbox, Metadata, ObjectsError, Region, Timeout};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -68,7 +70,7 @@ struct World {
 }
 
 impl World {
-    fn new(path: &std::path::Path, is_checked: bool) -> World {
+    fn new(path: &Path, is_checked: bool) -> World {
         let [mut writer, mut reader] = [(); 2].map(|()| Client::open(path).expect("a client"));
         let mailboxes =
             [&mut writer, &mut reader].map(|client| client.mailbox("m", 4).expect("a mailbox"));
@@ -184,6 +186,38 @@ impl World {
         self.known.retain(|number, _| kept.contains(number));
     }
 
+    /// A mailbox has the structure, nothing else lives on, and the metadata is lost and rebuilt.
+    fn lose_node(mut self, path: &Path, metadata: &Path) {
+        let root = self.known[&self.root].object;
+        let to = self.mailboxes[0];
+        let is_shared = match self.writer.send(to, root, Timeout::Poll) {
+            Ok(is_sent) => !is_sent,
+            Err(_) => self.writer.send_root(to, root, Timeout::Poll).expect("a sender"),
+        };
+        fs::remove_file(metadata).expect("metadata");
+        let reader = Client::open(path).expect_err("clients live");
+        assert!(matches!(reader, ObjectsError::MetadataLost { clients: 2, .. }), "{reader}");
+        drop(self.writer);
+        drop(self.reader);
+        [self.writer, self.reader] = [(); 2].map(|()| Client::open(path).expect("a client"));
+        let check = self.writer.region().check().expect("a check");
+        let inside = self.reachable([self.root]).len() as u64;
+        let expected = if is_shared { (0, inside + 1) } else { (1, inside - 1) };
+        assert!(check.is_clean() && check.owned == 0, "{check:?}");
+        assert_eq!((check.in_mailboxes, check.linked), expected, "{check:?}");
+        let mailbox = self.reader.mailbox("m", 4).expect("a mailbox");
+        let received = self.reader.receive(mailbox, Timeout::Poll);
+        assert_eq!(received.expect("a receiver"), Some(root));
+        self.walk();
+        match is_shared {
+            true => self.reader.release(root).expect("held"),
+            false => self.reader.free(root).expect("its own"),
+        }
+        drop(self.reader);
+        let check = self.writer.region().check().expect("a check");
+        assert!(check.is_clean() && check.bytes_free == check.bytes, "{check:?}");
+    }
+
     /// Both clients see the structure of the model.
     fn walk(&self) {
         for number in self.reachable([self.root]) {
@@ -241,15 +275,22 @@ proptest! {
     fn structures_are_what_the_model_says(
         steps in prop::collection::vec(step(), 1..250),
         is_checked: bool,
+        is_node_local: bool,
     ) {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let path = directory.path().join("region");
-        let create = if is_checked { Region::create_checked } else { Region::create };
-        create(&path, 2 << 20).expect("a region");
+        let metadata = match is_node_local {
+            true => Metadata::Node(directory.path().to_owned()),
+            false => Metadata::Region,
+        };
+        Region::create_with(&path, 2 << 20, is_checked, &metadata).expect("a region");
         let mut world = World::new(&path, is_checked);
         for step in &steps {
             world.apply(step);
         }
-        world.end();
+        match world.writer.region().info().expect("facts").metadata {
+            Some(metadata) => world.lose_node(&path, &metadata.path),
+            None => world.end(),
+        }
     }
 }

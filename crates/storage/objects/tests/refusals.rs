@@ -3,12 +3,13 @@
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farfork::{CLIENTS, Client, Code, MAILBOXES, ObjectsError, Region, Timeout};
+use farfork::{CLIENTS, Client, Code, MAILBOXES, Metadata, Node, ObjectsError, Region, Timeout};
 use tempfile::TempDir;
 
 const BYTES: u64 = 1 << 20;
@@ -356,4 +357,90 @@ fn guarded_operations_refuse_what_they_cannot_do() {
 /// A word in the middle of another one.
 fn inside(word: NonNull<u64>) -> NonNull<u64> {
     NonNull::new(word.as_ptr().wrapping_byte_add(4)).expect("an address")
+}
+
+/// A region with its metadata in a file beside it.
+fn node_local() -> (TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    let metadata = Metadata::Node(directory.path().to_owned());
+    Region::create_with(&path, BYTES, false, &metadata).expect("a region");
+    let info = Region::<Node>::open(&path).expect("a region").info().expect("facts");
+    (directory, path, info.metadata.expect("metadata").path)
+}
+
+#[test]
+fn lost_metadata_is_refused_while_clients_live_and_rebuilt_afterwards() {
+    let (_directory, path, metadata) = node_local();
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    let object = client.allocate(64).expect("an object");
+    assert!(client.send(mailbox, object, Timeout::Poll).expect("a sender"));
+    fs::remove_file(&metadata).expect("metadata");
+    let error = Client::open(&path).expect_err("its metadata is lost");
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(error.to_string().contains("and 1 clients use it"), "{error}");
+    // The living client goes on.
+    let own = client.allocate(64).expect("an object");
+    client.free(own).expect("its own");
+    drop(client);
+    let mut client = Client::open(&path).expect("rebuilt");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    assert_eq!(client.receive(mailbox, Timeout::Poll).expect("a receiver"), Some(object));
+    let info = client.region().info().expect("facts").metadata.expect("metadata");
+    assert_eq!((info.path.as_path(), info.generation), (metadata.as_path(), 2));
+    drop(client);
+    Region::destroy(&path).expect("nothing uses it");
+    assert!(!path.exists() && !metadata.exists(), "both files are gone");
+}
+
+#[test]
+fn what_is_not_metadata_of_the_owner_is_refused() {
+    let (directory, path, metadata) = node_local();
+    let aside = directory.path().join("aside");
+    fs::rename(&metadata, &aside).expect("aside");
+    std::os::unix::fs::symlink(&aside, &metadata).expect("a link");
+    let error = Client::open(&path).expect_err("a symbolic link");
+    assert!(error.to_string().contains("is not a file of user"), "{error}");
+    fs::remove_file(&metadata).expect("no link");
+    fs::create_dir(&metadata).expect("a directory");
+    let error = Client::open(&path).expect_err("a directory");
+    assert_eq!(error.errno(), libc::EACCES);
+    fs::remove_dir(&metadata).expect("no directory");
+    if rustix::process::geteuid().is_root() {
+        fs::copy(&aside, &metadata).expect("a copy");
+        std::os::unix::fs::chown(&metadata, Some(12_345), None).expect("another owner");
+        let error = Client::open(&path).expect_err("another user's");
+        assert!(error.to_string().contains("is not a file of user 0"), "{error}");
+        fs::remove_file(&metadata).expect("no file");
+        // What root rebuilds stays the owner's, and only where the owner could have made it.
+        std::os::unix::fs::chown(&path, Some(12_345), Some(12_345)).expect("another owner");
+        let error = Client::open(&path).expect_err("a directory of root");
+        assert!(error.to_string().contains("is not a file of user 12345"), "{error}");
+        std::os::unix::fs::chown(directory.path(), Some(12_345), None).expect("another owner");
+        drop(Client::open(&path).expect("rebuilt"));
+        let found = fs::metadata(&metadata).expect("metadata");
+        assert_eq!((found.uid(), found.mode() & 0o777), (12_345, 0o600));
+    }
+}
+
+#[test]
+fn impossible_places_of_metadata_are_refused() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    let create = |bytes, place: &str| {
+        let metadata = Metadata::Node(directory.path().join(place));
+        let error = Region::create_with(&path, bytes, false, &metadata);
+        assert!(!path.exists());
+        error.expect_err("it cannot be created").to_string()
+    };
+    let error = create(BYTES + 4096, "");
+    assert!(error.contains("a multiple of 65536 bytes"), "{error}");
+    let error = create(BYTES, "missing");
+    assert!(error.contains("No such file"), "{error}");
+    let error = create(BYTES, &"long".repeat(64));
+    assert!(error.contains("of at most 256 bytes"), "{error}");
+    let metadata = Metadata::Node("relative".into());
+    let error = Region::create_with(&path, BYTES, false, &metadata).expect_err("a relative path");
+    assert!(error.to_string().contains("give an absolute path"), "{error}");
 }

@@ -10,6 +10,7 @@
 //! take part if their libraries are installed. mimalloc and `farfork-c` are called as C
 //! functions; `farfork` is the Rust interface, which the compiler can inline.
 
+mod ablations;
 mod allocators;
 mod between;
 mod comparisons;
@@ -90,6 +91,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let bench = Bench::new(&directory)?;
     let mut samples = Samples::default();
     let mut uncounted = Samples::default();
+    ablations::add(directory.path(), options.quick, &mut samples)?;
     let rounds = if options.quick { 9 } else { 61 };
     let objects = if options.quick { 200_000 } else { 2_000_000 };
     comparisons::add(&bench, directory.path(), options.quick, &mut samples)?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use farfork::{Check, GuardLibrary, Info, Node, Region};
+use farfork::{Check, GuardLibrary, Info, Metadata, Node, Region, SPAN_BYTES};
 use farfork_pool::Pool;
 use farfork_types::align_up;
 
@@ -15,6 +15,8 @@ use farfork_types::printable;
 
 /// A region has whole pages.
 const PAGE_BYTES: u64 = 4096;
+/// Directory of metadata in this node's memory.
+const NODE_LOCAL: &str = "/dev/shm";
 
 /// What to do with a region.
 #[derive(clap::Subcommand)]
@@ -30,6 +32,10 @@ pub(crate) enum Command {
         /// lost ids. Each object takes 16 bytes more, and calls are slower.
         #[arg(long)]
         checked: bool,
+        /// Where to keep clients and owners of objects: in the region, or in a file of this node's memory (/dev/shm), which is faster
+        /// if the region lies in slow memory. A lost file is rebuilt; messages and what they reach live on. Not with --pool.
+        #[arg(long, value_enum, default_value_t = Placement::Region)]
+        metadata: Placement,
         /// Print one JSON document.
         #[arg(long)]
         json: bool,
@@ -76,6 +82,15 @@ pub(crate) enum Command {
     },
 }
 
+/// Where a region's metadata lies.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Placement {
+    /// Beside the objects.
+    Region,
+    /// In this node's memory.
+    Node,
+}
+
 /// Where a region lies.
 #[derive(clap::Args)]
 pub(crate) struct Place {
@@ -112,14 +127,25 @@ fn create(
     place: &Place,
     size: u64,
     is_checked: bool,
+    placement: Placement,
 ) -> Result<PathBuf, Box<dyn std::error::Error>> {
-    let bytes = align_up(size, PAGE_BYTES);
+    let (unit, metadata) = match placement {
+        Placement::Region => (PAGE_BYTES, Metadata::Region),
+        Placement::Node => (SPAN_BYTES, Metadata::Node(NODE_LOCAL.into())),
+    };
+    let bytes = align_up(size, unit);
     let path = place.path()?;
     let Some((pool, user, name)) = place.in_pool()? else {
-        let create = if is_checked { Region::create_checked } else { Region::create };
-        create(&path, bytes)?;
+        Region::create_with(&path, bytes, is_checked, &metadata)?;
         return Ok(path);
     };
+    if placement == Placement::Node {
+        return Err(format!(
+            "cannot create region {user}/{name} with its metadata in node-local memory: instances of functions do not \
+             see this node's {NODE_LOCAL}; leave out --metadata, or give a path without --pool"
+        )
+        .into());
+    }
     Region::check_size(&path, bytes)?;
     let mut writer = pool.begin(Some(user))?;
     let file = writer.reserve_region(bytes)?;
@@ -130,8 +156,8 @@ fn create(
 /// Runs the subcommand.
 pub(crate) fn run(command: &Command) -> CommandResult {
     match command {
-        Command::Create { place, size, checked, json } => {
-            let path = create(place, *size, *checked)?;
+        Command::Create { place, size, checked, metadata, json } => {
+            let path = create(place, *size, *checked, *metadata)?;
             match json {
                 true => print_json(&info(&path)?)?,
                 false => println!("{}", path.display()),
@@ -187,6 +213,14 @@ fn print_info(info: &Info) {
         size::show(info.data_bytes),
         info.spans_free
     );
+    if let Some(metadata) = &info.metadata {
+        println!(
+            "metadata in {}: {}, made {} times",
+            metadata.path.display(),
+            size::show(metadata.bytes),
+            metadata.generation
+        );
+    }
     for client in &info.clients {
         let (id, pid, objects) = (client.id, client.pid, client.objects);
         println!("client {id} (pid {pid}): {objects} objects, {}", size::show(client.bytes));

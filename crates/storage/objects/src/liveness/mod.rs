@@ -41,3 +41,16 @@ pub trait Liveness {
     /// Those of the mechanism.
     fn turn(&self) -> io::Result<Self::Claim>;
 }
+
+/// Takes all ids that are free; returns the claims, and how many ids are claimed by others.
+pub(crate) fn claim_all<L: Liveness>(liveness: &L) -> io::Result<(Vec<L::Claim>, usize)> {
+    let mut claims = Vec::new();
+    let mut others = 0;
+    for id in ClientId::all() {
+        match liveness.claim(id)? {
+            Some(claim) => claims.push(claim),
+            None => others += 1,
+        }
+    }
+    Ok((claims, others))
+}

@@ -16,13 +16,13 @@ use crate::child::{self, End, run_stepped};
 use crate::objects::{number, set_number, set_words};
 use crate::operations::Kill;
 use crate::platforms::{Counting, arm};
-use crate::stage::{demand, words};
+use crate::stage::{create, demand, words};
 
 type Object = NonNull<u8>;
 
-const MONEY: u64 = 1000;
+pub const MONEY: u64 = 1000;
 const AMOUNT: u64 = 7;
-const SLOTS: u64 = 4;
+pub const SLOTS: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client does when it is killed.
@@ -89,8 +89,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Place {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = directory.path().join("region");
-        Region::create(&path, 1 << 20).expect("a region");
+        let path = create(directory.path(), 1 << 20);
         let mut peer = Client::open(&path).expect("a client");
         let receipts = peer.mailbox("receipts", SLOTS).expect("a mailbox");
         let accounts = [MONEY, 0].map(|money| {
@@ -151,6 +150,13 @@ fn call<P: Platform + 'static>(client: &mut Client<P>, accounts: [Object; 2]) {
     let (operation, token) = registered(client);
     pay_now(client, &operation, accounts, token);
     assert!(client.free(token).is_err(), "the operation has freed it");
+}
+
+/// Pays from one object to another one.
+pub fn pay_once<P: Platform + 'static>(client: &mut Client<P>, accounts: [Object; 2]) {
+    accounts.iter().for_each(|account| set_number(*account, MONEY));
+    let (operation, token) = registered(client);
+    pay_now(client, &operation, accounts, token);
 }
 
 fn registered<P: Platform + 'static>(client: &mut Client<P>) -> (Operation<P>, Object) {

@@ -11,6 +11,7 @@
 mod child;
 mod forked;
 mod guards;
+mod node;
 mod objects;
 mod operations;
 mod platforms;
@@ -24,7 +25,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::operations::{ALL, Dead, FAST, Kill, Operation, kill_everywhere};
 use crate::platforms::{Counting, Faulty, FaultyCounting, Plain, seed};
-use crate::stage::Stage;
+use crate::stage::{Stage, place};
 use crate::structures::Deed;
 
 /// Of a client that died between the last two stores of a send.
@@ -41,15 +42,11 @@ fn main() {
     let mut trials = Vec::new();
     for operation in FAST {
         let name = format!("{operation:?} survives a kill at each instruction");
-        trials.push(Trial::test(name, move || at_instructions(operation)));
-    }
-    for operation in ALL {
-        let name = format!("{operation:?} survives a kill at each store");
-        trials.push(Trial::test(name, move || at_stores(operation)));
+        trials.push(trial(name, move || at_instructions(operation)));
     }
     for deed in structures::FAST {
         let name = format!("{deed:?} of structures survives a kill at instructions");
-        trials.push(Trial::test(name, move || {
+        trials.push(trial(name, move || {
             // What lies between two stores cannot differ for others, and each store has its kill below.
             let stride = if is_long() { 1 } else { 7 };
             let kills = structures::kill_everywhere::<Plain>(deed, stride, Kill::Instruction)?;
@@ -58,16 +55,7 @@ fn main() {
             Ok(())
         }));
     }
-    for deed in structures::ALL {
-        let name = format!("{deed:?} of structures survives a kill at each store");
-        trials.push(Trial::test(name, move || {
-            let kills = structures::kill_everywhere::<Counting>(deed, 1, Kill::Store)?;
-            println!("{deed:?}: {kills} kills, one at each store");
-            assert!(kills > 0, "it finished at once");
-            Ok(())
-        }));
-    }
-    trials.push(Trial::test("a guarded operation survives a kill at instructions", || {
+    trials.push(trial("a guarded operation survives a kill at instructions", || {
         // Thousands, most of them of loops that are all alike.
         let stride = if is_long() { 1 } else { 101 };
         let kills = guards::kill_everywhere::<Plain>(guards::Deed::Pay, stride, Kill::Instruction)?;
@@ -75,28 +63,17 @@ fn main() {
         assert!(kills > 10, "it finished after {kills} kills");
         Ok(())
     }));
-    for deed in guards::ALL {
-        let name = format!("{deed:?} of a guarded operation survives a kill at each store");
-        trials.push(Trial::test(name, move || {
-            let kills = guards::kill_everywhere::<Counting>(deed, 1, Kill::Store)?;
-            println!("{deed:?}: {kills} kills, one at each store");
-            assert!(kills > 0, "it finished at once");
-            Ok(())
-        }));
-    }
     trials.push(found_in_guards(Fault::GuardCommitsFirst, guards::Deed::Pay));
     trials.push(found_in_guards(Fault::StepCountsFirst, guards::Deed::Pay));
     trials.push(found_in_guards(Fault::RecoveryForgetsGuard, guards::Deed::Pay));
     trials.push(found_in_guards(Fault::LoadIsNotRecorded, guards::Deed::Pay));
     trials.push(found_in_guards(Fault::GuardUnlocksFirst, guards::Deed::Meet));
-    trials.push(Trial::test("an overdue operation is ended", || Ok(guards::ends_overdue()?)));
-    trials.push(Trial::test("a child after fork becomes a client", || {
-        Ok(forked::becomes_a_client()?)
-    }));
-    trials.push(Trial::test("a child after fork waits for no thread of its parent", || {
+    trials.push(trial("an overdue operation is ended", || Ok(guards::ends_overdue()?)));
+    trials.push(trial("a child after fork becomes a client", || Ok(forked::becomes_a_client()?)));
+    trials.push(trial("a child after fork waits for no thread of its parent", || {
         Ok(forked::waits_for_no_thread()?)
     }));
-    trials.push(Trial::test("children after fork keep no lock of their parent", || {
+    trials.push(trial("children after fork keep no lock of their parent", || {
         Ok(forked::keeps_no_lock()?)
     }));
     trials.push(found_in(Fault::StoresBeforeIntent, Deed::Unlink));
@@ -117,15 +94,113 @@ fn main() {
     trials.push(found(Fault::RunCommitsFirst, Operation::AllocateRun, false));
     trials.push(found(Fault::FreeTakesRunLast, Operation::FreeRun, false));
     trials.push(found(Fault::ReleaseFreesFirstSpanFirst, Operation::FreeRun, false));
-    trials.push(Trial::test("a watcher recovers clients and may be killed", || {
-        Ok(watch::recovers()?)
-    }));
-    trials.push(Trial::test("clients that are out of memory are killed", || {
-        Ok(random::out_of_memory()?)
-    }));
-    let kills = if is_long() { 100_000 } else { 300 };
-    trials.push(Trial::test("random kills with living peers", move || Ok(random::kills(kills)?)));
+    trials.push(trial("a watcher recovers clients and may be killed", || Ok(watch::recovers()?)));
+    trials
+        .push(trial("clients that are out of memory are killed", || Ok(random::out_of_memory()?)));
+    for is_node_local in [false, true] {
+        trials.extend(at_all_stores(is_node_local));
+    }
+    trials.extend(node_losses());
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A test of regions with their metadata beside the objects.
+fn trial(
+    name: impl Into<String>,
+    test: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    Trial::test(name, move || {
+        place(false);
+        test()
+    })
+}
+
+/// Kills at stores, and at random, with metadata in either place.
+fn at_all_stores(is_node_local: bool) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let suffix = if is_node_local { ", metadata in node-local memory" } else { "" };
+    let mut add = |name: String, test: Box<dyn FnOnce() -> Result<(), Failed> + Send>| {
+        trials.push(Trial::test(name + suffix, move || {
+            place(is_node_local);
+            test()
+        }));
+    };
+    for operation in ALL {
+        let name = format!("{operation:?} survives a kill at each store");
+        add(name, Box::new(move || at_stores(operation)));
+    }
+    for deed in structures::ALL {
+        let name = format!("{deed:?} of structures survives a kill at each store");
+        add(
+            name,
+            Box::new(move || {
+                let kills = structures::kill_everywhere::<Counting>(deed, 1, Kill::Store)?;
+                println!("{deed:?}: {kills} kills, one at each store");
+                assert!(kills > 0, "it finished at once");
+                Ok(())
+            }),
+        );
+    }
+    for deed in guards::ALL {
+        let name = format!("{deed:?} of a guarded operation survives a kill at each store");
+        add(
+            name,
+            Box::new(move || {
+                let kills = guards::kill_everywhere::<Counting>(deed, 1, Kill::Store)?;
+                println!("{deed:?}: {kills} kills, one at each store");
+                assert!(kills > 0, "it finished at once");
+                Ok(())
+            }),
+        );
+    }
+    let kills = if is_long() { 100_000 } else { 300 };
+    let name = "random kills with living peers".to_owned();
+    add(name, Box::new(move || Ok(random::kills(kills)?)));
+    trials
+}
+
+/// All clients die at once, and node-local metadata is lost.
+fn node_losses() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for deed in node::ALL {
+        trials.push(Trial::test(
+            format!("{deed:?}: a node may be lost at each store"),
+            move || {
+                let stride = if deed == node::Deed::Many && !is_long() { 97 } else { 1 };
+                let losses = node::lose_everywhere::<Counting>(deed, stride)?;
+                println!("{deed:?}: {losses} losses, at one of {stride} stores");
+                assert!(losses > 0, "it finished at once");
+                Ok(())
+            },
+        ));
+    }
+    trials.push(Trial::test("metadata that was rebuilt replaces the lost", || {
+        Ok(node::forgets_the_lost::<Plain>()?)
+    }));
+    let faults = [
+        (Fault::RebuildKeepsUnsent, node::Deed::Send),
+        (Fault::RebuildKeepsSlots, node::Deed::Send),
+        (Fault::RebuildKeepsCounts, node::Deed::Link),
+        (Fault::RebuildPublishesFirst, node::Deed::Rebuild),
+    ];
+    for (fault, deed) in faults {
+        trials.push(Trial::test(format!("{fault:?} is found"), move || {
+            seed(fault);
+            let found = node::lose_everywhere::<FaultyCounting>(deed, 1);
+            println!("at stores: {found:?}");
+            found.err().ok_or("losses at stores did not find it")?;
+            Ok(())
+        }));
+    }
+    let fault = Fault::RebuildKeepsGeneration;
+    trials.push(Trial::test(format!("{fault:?} is found"), move || {
+        seed(fault);
+        let found = node::forgets_the_lost::<Faulty>();
+        println!("{found:?}");
+        found.err().ok_or("it was not found")?;
+        Ok(())
+    }));
+    trials
 }
 
 fn at_instructions(operation: Operation) -> Result<(), Failed> {
@@ -149,7 +224,7 @@ fn at_stores(operation: Operation) -> Result<(), Failed> {
 /// A seeded fault is found by kills at stores, and at instructions of a fast operation.
 fn found(fault: Fault, operation: Operation, is_fast: bool) -> Trial {
     let name = format!("{fault:?} is found");
-    Trial::test(name, move || {
+    trial(name, move || {
         seed(fault);
         let found = kill_everywhere::<FaultyCounting>(&mut Stage::new(), operation, 1, Kill::Store);
         println!("at stores: {found:?}");
@@ -167,7 +242,7 @@ fn found(fault: Fault, operation: Operation, is_fast: bool) -> Trial {
 /// A seeded fault is found by kills of a client in a guarded operation.
 fn found_in_guards(fault: Fault, deed: guards::Deed) -> Trial {
     let name = format!("{fault:?} is found");
-    Trial::test(name, move || {
+    trial(name, move || {
         seed(fault);
         let found = guards::kill_everywhere::<FaultyCounting>(deed, 1, Kill::Store);
         println!("at stores: {found:?}");
@@ -179,7 +254,7 @@ fn found_in_guards(fault: Fault, deed: guards::Deed) -> Trial {
 /// A seeded fault is found by kills of a client that changes structures.
 fn found_in(fault: Fault, deed: Deed) -> Trial {
     let name = format!("{fault:?} is found");
-    Trial::test(name, move || {
+    trial(name, move || {
         seed(fault);
         let found = structures::kill_everywhere::<FaultyCounting>(deed, 1, Kill::Store);
         println!("at stores: {found:?}");

@@ -6,14 +6,14 @@ use std::ptr::NonNull;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use farfork::{Client, Mailbox, Region, Timeout};
+use farfork::{Client, Mailbox, Timeout};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::child::{self, End};
 use crate::objects::{number, set_number};
-use crate::stage::{demand, words};
+use crate::stage::{create, demand, words};
 
 const WORKERS: usize = 3;
 const SLOTS: u64 = 16;
@@ -92,8 +92,7 @@ fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
 /// Kills workers, starts others, and accounts for everything now and then.
 pub fn kills(count: u64) -> Result<(), String> {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("region");
-    Region::create(&path, REGION_BYTES).map_err(words)?;
+    let path = create(directory.path(), REGION_BYTES);
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
     println!("seed {seed}");
     let mut random = Random(seed);
@@ -186,8 +185,7 @@ pub fn out_of_memory() -> Result<(), String> {
         return Ok(());
     };
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("region");
-    Region::create(&path, REGION_BYTES).map_err(words)?;
+    let path = create(directory.path(), REGION_BYTES);
     let mut observer = Client::open(&path).map_err(words)?;
     let held: Vec<_> = (0..HELD).map(|_| observer.allocate(64).expect("an object")).collect();
     held.iter().for_each(|object| set_number(*object, u64::MAX - 7));

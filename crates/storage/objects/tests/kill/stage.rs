@@ -1,10 +1,11 @@
 //! A region with a living client, in which other clients die, and what must be true afterwards.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use farfork::{Client, Mailbox, Platform, Region, Timeout};
+use farfork::{Client, Mailbox, Metadata, Platform, Region, Timeout};
 
 use crate::objects::{number, set_number};
 
@@ -17,6 +18,25 @@ const HELD: u64 = 100;
 const POLLS: u32 = 70;
 
 type Object = NonNull<u8>;
+
+/// Whether regions have their metadata in node-local memory.
+static IS_NODE_LOCAL: AtomicBool = AtomicBool::new(false);
+
+/// Has regions that are created from now on keep their metadata there, or not.
+pub fn place(is_node_local: bool) {
+    IS_NODE_LOCAL.store(is_node_local, Ordering::SeqCst);
+}
+
+/// A region in a directory.
+pub fn create(directory: &Path, bytes: u64) -> PathBuf {
+    let path = directory.join("region");
+    let metadata = match IS_NODE_LOCAL.load(Ordering::SeqCst) {
+        true => Metadata::Node(directory.to_owned()),
+        false => Metadata::Region,
+    };
+    Region::create_with(&path, bytes, false, &metadata).expect("a region");
+    path
+}
 
 /// The region and its living client.
 pub struct Stage {
@@ -62,8 +82,7 @@ impl<P: Platform> Actor<P> {
 impl Stage {
     pub fn new() -> Stage {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = directory.path().join("region");
-        Region::create(&path, REGION_BYTES).expect("a region");
+        let path = create(directory.path(), REGION_BYTES);
         let Actor { client: mut peer, to_child, from_child } = Actor::new(&path);
         let held = (0..HELD).map(|content| {
             let object = peer.allocate(64).expect("an object");
@@ -180,7 +199,7 @@ impl Stage {
     }
 }
 
-fn receive_all<P: Platform>(client: &mut Client<P>, from: Mailbox) -> Result<Vec<u64>, String> {
+pub fn receive_all<P: Platform>(client: &mut Client<P>, from: Mailbox) -> Result<Vec<u64>, String> {
     let (mut received, mut polls) = (Vec::new(), 0);
     while polls < POLLS {
         polls += 1;

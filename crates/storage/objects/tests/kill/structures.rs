@@ -9,7 +9,7 @@ use crate::child::{self, End, run_stepped};
 use crate::objects::{field, node_number, set_node_number};
 use crate::operations::Kill;
 use crate::platforms::{Counting, arm};
-use crate::stage::{demand, words};
+use crate::stage::{create, demand, words};
 
 type Object = NonNull<u8>;
 
@@ -79,8 +79,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Place {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = directory.path().join("region");
-        Region::create(&path, 1 << 20).expect("a region");
+        let path = create(directory.path(), 1 << 20);
         let (peer, down, up) = open::<farfork::Node>(&path);
         Place { _directory: directory, path, peer, down, up }
     }
@@ -93,13 +92,13 @@ fn open<P: Platform>(path: &Path) -> (Client<P>, Mailbox, Mailbox) {
     (client, down, up)
 }
 
-fn node<P: Platform>(client: &mut Client<P>, number: u64) -> Object {
+pub fn node<P: Platform>(client: &mut Client<P>, number: u64) -> Object {
     let object = client.allocate_linkable(24, 2).expect("an object");
     set_node_number(object, number);
     object
 }
 
-fn list<P: Platform>(client: &mut Client<P>) -> Vec<Object> {
+pub fn list<P: Platform>(client: &mut Client<P>) -> Vec<Object> {
     let objects: Vec<_> = (1..=4).map(|number| node(client, number)).collect();
     for pair in objects.windows(2).rev() {
         client.link(pair[0], pair[0], 0, pair[1]).expect("linked");
@@ -107,7 +106,7 @@ fn list<P: Platform>(client: &mut Client<P>) -> Vec<Object> {
     objects
 }
 
-fn walk<P: Platform>(client: &Client<P>, root: Object) -> Result<Vec<u64>, String> {
+pub fn walk<P: Platform>(client: &Client<P>, root: Object) -> Result<Vec<u64>, String> {
     let (mut numbers, mut at) = (Vec::new(), Some(root));
     while let Some(object) = at {
         numbers.push(node_number(object));
