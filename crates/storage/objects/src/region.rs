@@ -71,6 +71,8 @@ pub(crate) type Completion<P> = Arc<dyn Fn(&Region<P>, ClientId, Claim<P>) + Sen
 /// An open region.
 pub struct Region<P: Platform = Node> {
     pub(crate) words: P::Words,
+    /// Its owner bytes, by the granules that they belong to.
+    pub(crate) owners: P::Words,
     pub(crate) liveness: P::Liveness,
     pub(crate) layout: Layout,
     pub(crate) header: Header,
@@ -245,15 +247,17 @@ impl<P: Platform> Region<P> {
             })?;
         let (words, liveness) = (P::Words::from(mapped), P::Liveness::from(file));
         let completions = Arc::default();
-        Ok(Region { words, liveness, layout, header, path: path.to_owned(), completions })
+        let (owners, path) = (words.tail(layout.owner(0)), path.to_owned());
+        Ok(Region { words, owners, liveness, layout, header, path, completions })
     }
 
     /// The same region once more.
     pub(crate) fn again(&self) -> Region<P> {
-        let (words, liveness) = (self.words.clone(), self.liveness.clone());
+        let (words, owners) = (self.words.clone(), self.owners.clone());
+        let liveness = self.liveness.clone();
         let Region { layout, header, .. } = *self;
         let (path, completions) = (self.path.clone(), self.completions.clone());
-        Region { words, liveness, layout, header, path, completions }
+        Region { words, owners, liveness, layout, header, path, completions }
     }
 
     /// Takes over the code of operations that another handle of the region has.
