@@ -128,8 +128,8 @@ pub unsafe extern "C" fn ff_alloc(region: *mut Handle, bytes: usize) -> *mut c_v
     let Some(region) = (unsafe { region.as_mut() }) else {
         return invalid("the region", null_mut());
     };
-    match region.client.allocate_known(bytes) {
-        Some(object) => object.as_ptr().cast(),
+    match region.client.allocate_for_c(bytes) {
+        Some(object) => object.cast(),
         None => allocate_slowly(region, bytes),
     }
 }

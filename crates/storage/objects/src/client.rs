@@ -147,8 +147,16 @@ impl<P: Platform> Client<P> {
     /// Allocates from a list of free slots, if there is one.
     #[inline]
     pub(crate) fn allocate_known(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        let granule = self.heap.allocate_known(&self.region, Class::of(bytes)?)?;
+        let granule = self.heap.allocate_known(&self.region, bytes)?;
         Some(self.pointer(granule))
+    }
+
+    /// The same for C, which needs no pointer that is known not to be null.
+    #[inline]
+    pub(crate) fn allocate_for_c(&mut self, bytes: usize) -> Option<*mut u8> {
+        let granule = self.heap.allocate_known(&self.region, bytes)?;
+        let address = self.address + self.region.layout.granule(granule);
+        Some(std::ptr::with_exposed_provenance_mut(address as usize))
     }
 
     #[cold]

@@ -15,28 +15,27 @@
 //! 3. A span is marked in shared memory before the client claims it, and before it receives an object in it.
 
 use crate::error::ObjectsError;
-use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_BYTES, first_granule, span_of};
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_GRANULES, span_of};
 use crate::nodes::Keeper;
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region, has_fault};
 use crate::runs;
 use crate::sizes::{Class, END};
-use crate::spans;
+use crate::spans::{self, Found};
 use crate::words::Words;
 
 /// Own spans are looked at if one of so many of their slots may be free. Else a new span is claimed.
 const PER_FREE: usize = 8;
-/// Slots that a look gathers. So many objects of 64 bytes, their owner bytes and the list fit a first-level cache.
-const GATHERED: usize = 128;
 /// A look is worth it from so many slots on.
 const WORTH: usize = 64;
 /// Freed slots that are remembered.
 const FREED: usize = 256;
 /// Spans' worth of free slots of a class that a client keeps, if the region has enough of them.
 const KEPT_SPANS: u32 = 16;
-/// In [`Heap::kinds`]: 0, 1 + number of the class of an own span, or that another span is marked.
-const MARKED: u8 = 0x80;
-/// Classes below are those of objects without a header.
+/// In [`Heap::kinds`]: the index of the class of an own span, or one of these, which are above all of them.
+const UNKNOWN: u8 = 0x80;
+const MARKED: u8 = 0x81;
+/// Indices of classes of objects without a header are below.
 const PLAIN: usize = 64;
 
 /// Free slots of one class.
@@ -80,13 +79,13 @@ pub(crate) struct Heap {
 
 impl Heap {
     pub(crate) fn new(id: ClientId, layout: &Layout, is_checked: bool) -> Heap {
-        let bin = |number: u8| Bin {
+        let bin = |class: Option<Class>| Bin {
             spans: Vec::new(),
             at: (0, 0),
-            worth: Class::new(number).map_or(0, |class| WORTH.min(class.slots() as usize / 2)),
+            worth: class.map_or(0, |class| WORTH.min(class.slots() as usize / 2)),
             forgotten: 0,
             sent: 0,
-            most_forgotten: Class::new(number).map_or(0, |class| least_kept(layout, class)),
+            most_forgotten: class.map_or(0, |class| least_kept(layout, class)),
         };
         let mut lists = empty_lists();
         for class in Class::all() {
@@ -96,8 +95,8 @@ impl Heap {
         Heap {
             id,
             lists,
-            bins: (0..END as u8).map(bin).collect(),
-            kinds: vec![0; layout.end_span as usize].into(),
+            bins: (0..END).map(Class::at_index).map(bin).collect(),
+            kinds: vec![UNKNOWN; layout.end_span as usize].into(),
             next_span: layout.first_span,
             sent: 0,
             hidden: is_checked.then(empty_lists),
@@ -115,9 +114,9 @@ impl Heap {
     pub(crate) fn allocate_known<P: Platform>(
         &mut self,
         region: &Region<P>,
-        class: Class,
+        bytes: usize,
     ) -> Option<u32> {
-        self.allocate_prepared(region, class, |_| ())
+        self.take(region, Class::index_of(bytes)?, |_| ())
     }
 
     /// The same, and prepares it before others see it.
@@ -128,11 +127,21 @@ impl Heap {
         class: Class,
         prepare: impl FnOnce(u32),
     ) -> Option<u32> {
-        let granule = self.lists[class.index() % END].free.pop()?;
+        self.take(region, class.index(), prepare)
+    }
+
+    #[inline]
+    fn take<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        index: usize,
+        prepare: impl FnOnce(u32),
+    ) -> Option<u32> {
+        let granule = self.lists[index % END].free.pop()?;
         prepare(granule);
         // Commits. Killed before, the slot is free; after, it is a dead client's.
-        region.words.set_byte(region.layout.owner(granule), self.id.number());
-        Some(granule)
+        let is_stored = region.owners.set_byte_within(granule as usize, self.id.number());
+        is_stored.then_some(granule)
     }
 
     /// Takes a free slot, if none is known, and prepares it before others see it.
@@ -189,17 +198,19 @@ impl Heap {
     /// Gives back an object of the client in one of its own spans; returns whether there is one at this offset.
     #[inline]
     pub(crate) fn free_own<P: Platform>(&mut self, region: &Region<P>, offset: u64) -> bool {
-        let Some(kind) = self.kinds.get((offset / SPAN_BYTES) as usize) else { return false };
-        let class = usize::from(kind.wrapping_sub(1));
-        if class >= PLAIN || !offset.is_multiple_of(GRANULE_BYTES) {
+        // Beyond all granules, unless the offset is a multiple of their size.
+        let granule = offset.rotate_right(GRANULE_BYTES.ilog2());
+        let span = granule / u64::from(SPAN_GRANULES);
+        let Some(kind) = self.kinds.get(span as usize) else { return false };
+        let (granule, index) = (granule as u32, usize::from(*kind));
+        if index >= PLAIN {
             return false;
         }
-        let granule = (offset / GRANULE_BYTES) as u32;
         // Commits.
-        if !region.words.replace_own_byte(region.layout.owner(granule), self.id.number(), FREE) {
+        if !region.owners.replace_own_byte(granule as usize, self.id.number(), FREE) {
             return false;
         }
-        let freed = &mut self.lists[class].freed;
+        let freed = &mut self.lists[index].freed;
         if freed.len() < freed.capacity() {
             freed.push(granule);
         } else {
@@ -226,7 +237,7 @@ impl Heap {
     /// Sees to it that a recovery finds what the client is about to own in a span.
     #[inline]
     pub(crate) fn mark<P: Platform>(&mut self, region: &Region<P>, span: u32) {
-        if self.kinds[span as usize] == 0 {
+        if self.kinds[span as usize] == UNKNOWN {
             self.mark_anew(region, span);
         }
     }
@@ -285,42 +296,38 @@ impl Heap {
         }
     }
 
-    /// Looks at so many own spans for free slots, in a circle, until there are enough. None of these spans has slots in the lists.
+    /// Looks at so many own spans for free slots, in a circle, until there are enough. No slots of this class are in the lists.
     fn look_at<P: Platform>(&mut self, region: &Region<P>, class: Class, count: usize) {
-        let (bin, free) = (&mut self.bins[class.index()], &mut self.lists[class.index()].free);
-        let (slots, granules) = (class.slots(), class.granules());
+        let bin = &mut self.bins[class.index()];
         if bin.spans.is_empty() {
             return;
         }
+        let mut found = Found::new();
         let (_, begin) = bin.at;
+        let mut is_enough = false;
         for turn in 0..=count {
             let (index, slot) = bin.at;
             // The last turn ends where the first one began.
-            let end = if turn == count { begin } else { slots };
-            let first = first_granule(bin.spans[index]);
-            for slot in slot..end {
-                let granule = first + slot * granules + class.lead();
-                if region.words.byte(region.layout.owner(granule)) == FREE {
-                    free.push(granule);
-                    bin.forgotten = bin.forgotten.saturating_sub(1);
-                }
-                if free.len() >= GATHERED {
-                    bin.at = (index, slot + 1);
-                    // From low to high addresses.
-                    return free.reverse();
-                }
+            let end = if turn == count { begin } else { class.slots() };
+            let next = found.gather(region, class, bin.spans[index], slot..end);
+            if found.is_full() {
+                (bin.at, is_enough) = ((index, next), true);
+                break;
             }
             if turn < count {
                 bin.at = ((index + 1) % bin.spans.len(), 0);
             }
-            if free.len() >= bin.worth {
-                return free.reverse();
+            if found.granules().len() >= bin.worth {
+                is_enough = true;
+                break;
             }
         }
-        if count == bin.spans.len() {
+        bin.forgotten = bin.forgotten.saturating_sub(found.granules().len());
+        if !is_enough && count == bin.spans.len() {
             (bin.forgotten, bin.sent) = (0, self.sent);
         }
-        free.reverse();
+        // Taken from the end: from low to high addresses.
+        self.lists[class.index()].free.extend(found.granules().iter().rev());
     }
 
     /// Claims spans until one has a free slot; returns whether one has.
@@ -341,7 +348,7 @@ impl Heap {
             self.mark(region, span);
             // A checked client frees nothing on the fast path.
             let is_fast = self.hidden.is_none();
-            self.kinds[span as usize] = if is_fast { class.number() + 1 } else { MARKED };
+            self.kinds[span as usize] = if is_fast { class.index() as u8 } else { MARKED };
             let bin = &mut self.bins[class.index()];
             bin.at = (bin.spans.len(), 0);
             bin.spans.push(span);
@@ -357,7 +364,7 @@ impl Heap {
     #[cold]
     fn forget<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
         let kind = self.kinds[span_of(granule) as usize];
-        let Some(class) = kind.checked_sub(1).and_then(Class::new) else { return };
+        let Some(class) = Class::at_index(usize::from(kind)) else { return };
         let freed = &mut self.lists[class.index()].freed;
         let bin = &mut self.bins[class.index()];
         bin.forgotten += freed.len();
@@ -388,10 +395,10 @@ impl Heap {
         empty.retain(|span| spans::is_empty(region, *span));
         empty.truncate(empty.len().min(bin.spans.len().saturating_sub(stay)));
         for span in &empty {
-            kinds[*span as usize] = 0;
+            kinds[*span as usize] = UNKNOWN;
         }
-        free.retain(|granule| kinds[span_of(*granule) as usize] != 0);
-        bin.spans.retain(|span| kinds[*span as usize] != 0);
+        free.retain(|granule| kinds[span_of(*granule) as usize] != UNKNOWN);
+        bin.spans.retain(|span| kinds[*span as usize] != UNKNOWN);
         bin.at = (0, 0);
         bin.forgotten = bin.forgotten.min(bin.spans.len() * class.slots() as usize);
         for span in empty {
@@ -417,7 +424,7 @@ impl Heap {
     fn try_run<P: Platform>(&mut self, region: &Region<P>, bytes: usize) -> Option<u32> {
         let kinds = &mut self.kinds;
         let mut is_marked = |span: u32, is: bool| {
-            kinds[span as usize] = if is { MARKED } else { 0 };
+            kinds[span as usize] = if is { MARKED } else { UNKNOWN };
         };
         runs::allocate(region, self.id, &mut is_marked, bytes)
     }

@@ -68,6 +68,8 @@ pub(crate) type Completion<P> = Arc<dyn Fn(&Region<P>, ClientId, Claim<P>) + Sen
 /// An open region.
 pub struct Region<P: Platform = Node> {
     pub(crate) words: P::Words,
+    /// Its owner bytes, by the granules that they belong to.
+    pub(crate) owners: P::Words,
     pub(crate) liveness: P::Liveness,
     pub(crate) layout: Layout,
     pub(crate) header: Header,
@@ -106,8 +108,10 @@ impl<P: Platform> Region<P> {
                     _ => ObjectsError::io("map the region", path)(error),
                 }
             })?;
+        let words = P::Words::from(mapped);
         Ok(Region {
-            words: P::Words::from(mapped),
+            owners: words.tail(layout.owner(0)),
+            words,
             liveness: P::Liveness::from(file),
             layout,
             header,
@@ -121,6 +125,7 @@ impl<P: Platform> Region<P> {
     pub(crate) fn again(&self) -> Region<P> {
         Region {
             words: self.words.clone(),
+            owners: self.owners.clone(),
             liveness: self.liveness.clone(),
             layout: self.layout,
             header: self.header.clone(),

@@ -16,7 +16,7 @@ use crate::layout::{GRANULE_BYTES, SPAN_BYTES, SPAN_GRANULES};
 const CLASSES: u8 = 40;
 /// In the number of a class: its objects have a header before them.
 const COUNTED: u8 = 64;
-/// Above all numbers of classes.
+/// Above all indices of classes.
 pub(crate) const END: usize = 128;
 /// Granules of a header.
 const HEADER_GRANULES: u32 = 1;
@@ -25,23 +25,24 @@ const FINE_CLASSES: usize = 8;
 /// Largest object that has a class.
 pub(crate) const LARGEST_CLASS_BYTES: usize = 32 << 10;
 
-/// Up to here, classes are looked up: C passes sizes that its compiler knows and this one does not.
-const LOOKED_UP_BYTES: usize = 4096;
-const LOOKED_UP: usize = LOOKED_UP_BYTES / GRANULE_BYTES as usize + 1;
+const LOOKED_UP: usize = LARGEST_CLASS_BYTES / GRANULE_BYTES as usize + 1;
 
-/// Classes of objects of so many granules.
-static CLASSES_OF: [u8; LOOKED_UP] = {
-    let mut classes = [0; LOOKED_UP];
-    let mut granules = FINE_BYTES / GRANULE_BYTES as usize + 1;
+/// [`Class::index`] of objects of so many granules. Looked up: C passes sizes that its compiler knows and this one does not.
+static INDICES: [u8; LOOKED_UP] = {
+    let mut indices = [0; LOOKED_UP];
+    let mut granules = 1;
     while granules < LOOKED_UP {
-        classes[granules] = coarse_class(granules * GRANULE_BYTES as usize);
+        indices[granules] = number_of(granules * GRANULE_BYTES as usize) + 1;
         granules += 1;
     }
-    classes
+    indices
 };
 
-/// Number of the class of objects of more than [`FINE_BYTES`].
-const fn coarse_class(bytes: usize) -> u8 {
+/// Number of the class of objects of so many bytes.
+const fn number_of(bytes: usize) -> u8 {
+    if bytes <= FINE_BYTES {
+        return bytes.div_ceil(GRANULE_BYTES as usize) as u8 - 1;
+    }
     let last = bytes - 1;
     let doubling = last.ilog2() as usize;
     let quarter = last >> (doubling - 2) & 3;
@@ -60,18 +61,18 @@ impl Class {
     }
 
     /// The smallest class that holds so many bytes. `None` if an object of them takes whole spans.
-    #[inline]
     pub(crate) fn of(bytes: usize) -> Option<Class> {
+        Class::at_index(Class::index_of(bytes.max(1))?)
+    }
+
+    /// [`Class::index`] of that class. 0 for 0 bytes, which are rare. Of small objects it is computed: a look takes longer.
+    #[inline]
+    pub(crate) fn index_of(bytes: usize) -> Option<usize> {
         if bytes <= FINE_BYTES {
-            return Some(Class((bytes.saturating_sub(1) / GRANULE_BYTES as usize) as u8));
+            return Some(bytes.div_ceil(GRANULE_BYTES as usize));
         }
-        if bytes > LARGEST_CLASS_BYTES {
-            return None;
-        }
-        if bytes <= LOOKED_UP_BYTES {
-            return Some(Class(CLASSES_OF[bytes.div_ceil(GRANULE_BYTES as usize)]));
-        }
-        Some(Class(coarse_class(bytes)))
+        let has_class = bytes <= LARGEST_CLASS_BYTES;
+        has_class.then(|| usize::from(INDICES[bytes.div_ceil(GRANULE_BYTES as usize)]))
     }
 
     /// The smallest class for objects of so many bytes with a header.
@@ -111,9 +112,15 @@ impl Class {
         self.0
     }
 
+    /// Its place in tables of all classes, where 0 means no class.
     #[inline]
     pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
+        usize::from(self.0) + 1
+    }
+
+    /// The class at such a place.
+    pub(crate) fn at_index(index: usize) -> Option<Class> {
+        Class::new(u8::try_from(index.checked_sub(1)?).ok()?)
     }
 
     /// Bytes of its slots.
@@ -152,13 +159,14 @@ mod tests {
             assert!(class.bytes() > smaller && class.bytes().is_multiple_of(GRANULE_BYTES));
             for bytes in smaller + 1..=class.bytes() {
                 assert_eq!(Class::of(bytes as usize), Some(class), "{bytes}");
+                assert_eq!(Class::index_of(bytes as usize), Some(class.index()), "{bytes}");
             }
             assert!(class.slots() >= 2, "{class:?}");
             assert!(u64::from(class.slots()) * class.bytes() <= SPAN_BYTES, "{class:?}");
             smaller = class.bytes();
         }
         assert_eq!(smaller, LARGEST_CLASS_BYTES as u64);
-        assert_eq!(Class::of(0), Class::of(1));
+        assert_eq!((Class::of(0), Class::index_of(0)), (Class::of(1), Some(0)));
         assert_eq!(Class::of(LARGEST_CLASS_BYTES + 1), None);
         assert_eq!(
             (Class::new(CLASSES), Class::new(COUNTED + CLASSES), Class::new(128)),
@@ -169,7 +177,7 @@ mod tests {
         assert_eq!((counted.number(), Class::of_counted(LARGEST_CLASS_BYTES - 15)), (67, None));
         assert!(
             Class::all()
-                .all(|class| class.index() < END && Class::new(class.number()) == Some(class))
+                .all(|class| class.index() < END && Class::at_index(class.index()) == Some(class))
         );
         assert_eq!((spans_for(LARGEST_CLASS_BYTES + 1), spans_for(65_537)), (1, 2));
     }

@@ -3,11 +3,16 @@
 //! Who writes the word of a span: any client while it has none, by compare and swap; then its client alone.
 //! Marks are written by their client, and by its recovery.
 
+use std::ops::Range;
+
 use crate::layout::{ClientId, FREE, SPAN_BYTES, SPAN_GRANULES, first_granule, span_of};
 use crate::region::{Platform, Region};
 use crate::sizes::Class;
 use crate::span::Span;
 use crate::words::Words;
+
+/// Slots that a look gathers. So many objects of 64 bytes, their owner bytes and the list fit a first-level cache.
+const GATHERED: usize = 128;
 
 /// The word of a span.
 pub(crate) fn span<P: Platform>(region: &Region<P>, span: u32) -> Option<Span> {
@@ -92,6 +97,47 @@ pub(crate) fn room<P: Platform>(region: &Region<P>, granule: u32) -> Option<u64>
             end.map(|_| u64::from(spans) * SPAN_BYTES)
         }
         _ => None,
+    }
+}
+
+/// Free slots that a look finds.
+pub(crate) struct Found {
+    granules: [u32; GATHERED],
+    count: usize,
+}
+
+impl Found {
+    pub(crate) fn new() -> Found {
+        Found { granules: [0; GATHERED], count: 0 }
+    }
+
+    pub(crate) fn granules(&self) -> &[u32] {
+        &self.granules[..self.count]
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == GATHERED
+    }
+
+    /// Adds free slots of a span, while there is room. Returns the slot at which the next look begins.
+    pub(crate) fn gather<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+        span: u32,
+        slots: Range<u32>,
+    ) -> u32 {
+        let (first, granules) = (first_granule(span) + class.lead(), class.granules());
+        let (mut slot, mut count) = (slots.start, self.count);
+        while slot < slots.end && count < GATHERED {
+            let granule = first + slot * granules;
+            // Without a branch: which slots are free is hard to foresee.
+            self.granules[count] = granule;
+            count += usize::from(region.owners.byte(granule as usize) == FREE);
+            slot += 1;
+        }
+        self.count = count;
+        slot
     }
 }
 

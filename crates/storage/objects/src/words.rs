@@ -37,6 +37,18 @@ pub trait Words {
     fn byte_within(&self, at: usize) -> Option<u8>;
     /// Stores a byte.
     fn set_byte(&self, at: usize, value: u8);
+    /// The same memory from a place on, with offsets from there. Panics unless it is inside, and a multiple of 8.
+    fn tail(&self, at: usize) -> Self
+    where
+        Self: Sized;
+    /// Stores a byte, unless it is outside of the memory; returns whether it is inside.
+    fn set_byte_within(&self, at: usize, value: u8) -> bool {
+        let is_inside = self.byte_within(at).is_some();
+        if is_inside {
+            self.set_byte(at, value);
+        }
+        is_inside
+    }
     /// Stores a byte that this client alone writes, if it is `from`; returns whether it was. False outside of the
     /// memory.
     fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool;
@@ -131,6 +143,22 @@ impl Words for Mapped {
     #[inline]
     fn set_byte(&self, at: usize, value: u8) {
         self.byte_at(at).store(value, Ordering::Release);
+    }
+
+    fn tail(&self, at: usize) -> Mapped {
+        assert!(at.is_multiple_of(8) && at < self.bytes, "a place outside of the region");
+        // SAFETY: in bounds of the mapping, which lives as long as the new handle.
+        let start = unsafe { self.start.add(at) };
+        Mapped { start, bytes: self.bytes - at, _mapping: Arc::clone(&self._mapping) }
+    }
+
+    #[inline]
+    fn set_byte_within(&self, at: usize, value: u8) -> bool {
+        let is_inside = at < self.bytes;
+        if is_inside {
+            self.set_byte(at, value);
+        }
+        is_inside
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 //! ```text
 //!  rounds   for each case: mimalloc │ farfork │ farfork-c ─► ns per object
 //!           send + receive, one way between processes
-//!  then     threads, structures, memory, clients beside recoveries, other libraries for shared memory
+//!  before   threads, structures, memory, clients beside recoveries, other libraries for shared memory
 //! ```
 //! Invariants: the same loop runs for each allocator, and which one comes first changes with each round. All
 //! objects have 64 bytes unless their case says otherwise, and their first word is written. jemalloc and tcmalloc
@@ -15,7 +15,10 @@ mod allocators;
 mod between;
 mod comparisons;
 mod disturbance;
+mod goals;
+mod killed;
 mod memory;
+mod primitives;
 mod recovery;
 mod rivals;
 mod threads;
@@ -35,16 +38,16 @@ use farfork::{Client, Code, Region, Timeout};
 use tempfile::TempDir;
 
 use crate::error::{BenchError, io};
-use crate::goals::Goal;
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::samples::Samples;
 use crate::{Options, progress};
 
 use allocators::{
-    Allocator, CClient, Loaded, Mimalloc, mimalloc_version, touch, touch_word, word_of,
+    Allocator, CClient, Loaded, Mimalloc, fill, mimalloc_version, touch, touch_word, word_of,
 };
 use between::RoundTrips;
+use killed::By;
 
 const REGION_BYTES: u64 = 64 << 20;
 const PAIRS: usize = 100_000;
@@ -60,17 +63,25 @@ const SHUFFLED: &str = "allocate + free, 10,000 freed in random order";
 const HANDED: &str = "allocate, pass to another thread, free there";
 const MESSAGE: &str = "send + receive, one process";
 const ONE_WAY: &str = "one way between two processes";
-const LARGER: [(usize, &str); 2] = [
-    (256, "allocate + free 256 bytes, tight pair"),
-    (4096, "allocate + free 4,096 bytes, tight pair"),
+/// Bytes, whether all of them are written or the first word only, and the name.
+const LARGER: [(usize, bool, &str); 6] = [
+    (256, false, "allocate + free 256 bytes, tight pair"),
+    (1024, false, "allocate + free 1,024 bytes, tight pair"),
+    (4096, false, "allocate + free 4,096 bytes, tight pair"),
+    (256, true, "allocate, write, free 256 bytes, tight pair"),
+    (1024, true, "allocate, write, free 1,024 bytes, tight pair"),
+    (4096, true, "allocate, write, free 4,096 bytes, tight pair"),
 ];
 const GUARDED: &str = "guarded operation: one lock, two loads, two stores";
 const OWN: &str = "recovery of a dead client, all objects from its own spans";
 const SHARED: &str = "recovery of a dead client, half of the objects from spans of another client";
 const RATE: &str = "M objects/s";
+const KILLED: &str = "from SIGKILL until another client has the memory";
+const BY_NEXT: &str = "farfork, next client";
+const BY_WATCHER: &str = "farfork, region watch";
+const ALLOCATE: &str = "allocate, fast path";
+const FREE: &str = "free";
 const NS: &str = "ns";
-/// Goal for a send and a receive.
-const MOST_MESSAGE_NS: f64 = 15.0;
 /// Libraries that are compared if this machine has them.
 const LIBRARIES: [(&str, &CStr, &CStr, &CStr); 2] = [
     ("jemalloc", c"libjemalloc.so.2", c"malloc", c"free"),
@@ -95,31 +106,20 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let rounds = if options.quick { 9 } else { 61 };
     let objects = if options.quick { 200_000 } else { 2_000_000 };
     comparisons::add(&bench, directory.path(), options.quick, &mut samples)?;
-    for round in 0..if options.quick { 5 } else { 15 } {
+    for round in 0..if options.quick { 6 } else { 15 } {
         progress(&format!("recovery {round}"));
-        let rate = |own, received| recovery::rate(directory.path(), own, received).map_err(failed);
-        samples.add("farfork", OWN, RATE, rate(objects, 0)?);
-        samples.add("farfork", SHARED, RATE, rate(objects / 2, objects / 2)?);
+        recoveries(directory.path(), objects, &mut samples)?;
     }
     for round in 0..=rounds {
         progress(&format!("round {round} of {rounds}"));
         bench.round(round, if round == 0 { &mut uncounted } else { &mut samples })?;
     }
-    let of = |case: &str, metric: &str| samples.values(case, metric).to_vec();
-    let against = |metric: &str| {
-        let (ours, theirs) = (of("farfork-c", metric), of("mimalloc", metric));
-        Goal::ratio(format!("{metric}: farfork-c / mimalloc"), 1.0, &ours, &theirs)
-    };
-    let mut goals: Vec<Goal> = [PAIR, SHUFFLED, HANDED].into_iter().map(against).collect();
-    let message = of("farfork", MESSAGE);
-    goals.push(Goal::median(format!("{MESSAGE}, ns"), MOST_MESSAGE_NS, &message));
-    goals.extend(comparisons::goals(&samples));
     Ok(Report {
         benchmark: "objects",
         quick: options.quick,
         machine,
         version: env!("CARGO_PKG_VERSION"),
-        goals,
+        goals: goals::of(&samples),
         rows: samples.rows(),
         notes: vec![format!(
             "mimalloc {} from libmimalloc-sys 0.1.49, in private memory and without protection against \
@@ -128,6 +128,17 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
             mimalloc_version()
         )],
     })
+}
+
+fn recoveries(directory: &Path, objects: u64, samples: &mut Samples) -> Result<(), BenchError> {
+    let rate = |own, received| recovery::rate(directory, own, received).map_err(failed);
+    samples.add("farfork", OWN, RATE, rate(objects, 0)?);
+    samples.add("farfork", SHARED, RATE, rate(objects / 2, objects / 2)?);
+    for (case, by) in [(BY_NEXT, By::NextClient), (BY_WATCHER, By::Watcher)] {
+        let milliseconds = killed::milliseconds(directory, objects, by).map_err(failed)?;
+        samples.add(case, KILLED, "ms", milliseconds);
+    }
+    Ok(())
 }
 
 /// jemalloc's library has more thread-local memory than glibc keeps by default, and cannot be loaded then. Only a program
@@ -193,11 +204,18 @@ impl Bench {
     }
 
     fn allocator(&self, case: &str, allocator: &mut impl Allocator, samples: &mut Samples) {
-        samples.add(case, PAIR, NS, pairs(allocator, 64));
-        for (bytes, metric) in LARGER {
-            samples.add(case, metric, NS, pairs(allocator, bytes));
+        samples.add(case, PAIR, NS, pairs(allocator, 64, touch));
+        for (bytes, is_written, metric) in LARGER {
+            let ns = match is_written {
+                true => pairs(allocator, bytes, |object, number| fill(object, bytes, number as u8)),
+                false => pairs(allocator, bytes, touch),
+            };
+            samples.add(case, metric, NS, ns);
         }
         samples.add(case, SHUFFLED, NS, self.many(allocator));
+        let (allocate, free) = primitives::fast_ns(allocator);
+        samples.add(case, ALLOCATE, NS, allocate);
+        samples.add(case, FREE, NS, free);
     }
 
     /// The last of several times, so that memory is there, and a client that has just opened the region has its lists.
@@ -287,11 +305,11 @@ impl Bench {
     }
 }
 
-fn pairs(allocator: &mut impl Allocator, bytes: usize) -> f64 {
+fn pairs(allocator: &mut impl Allocator, bytes: usize, write: impl Fn(NonNull<u8>, u64)) -> f64 {
     per(PAIRS, || {
         for number in 0..PAIRS {
             let object = allocator.allocate(bytes);
-            touch(object, number as u64);
+            write(object, number as u64);
             allocator.free(black_box(object));
         }
     })

@@ -33,6 +33,10 @@ impl From<Mapped> for Counted {
 }
 
 impl Words for Counted {
+    fn tail(&self, at: usize) -> Counted {
+        Counted(self.0.tail(at))
+    }
+
     fn byte(&self, at: usize) -> u8 {
         self.0.byte(at)
     }

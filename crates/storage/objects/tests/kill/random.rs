@@ -21,6 +21,8 @@ const REGION_BYTES: u64 = 32 << 20;
 const HELD: u64 = 50;
 /// Objects that a worker owns at most.
 const MOST: usize = 3000;
+/// Kills after which the test says how far it is: a long run that ends early leaves the number.
+const REPORTED: u64 = 5000;
 
 /// xorshift64*: the same seed gives the same decisions.
 struct Random(u64);
@@ -116,6 +118,9 @@ pub fn kills(count: u64) -> Result<(), String> {
             }
             account(&mut observer, &held)?;
             workers = (0..WORKERS).map(|worker| begin(worker, &mut random)).collect();
+        }
+        if (number + 1) % REPORTED == 0 {
+            println!("{} kills", number + 1);
         }
     }
     workers.into_iter().try_for_each(stop)?;

@@ -233,31 +233,39 @@ fn live() {
     }
 }
 
-/// Memory of the machine. What the region's file has is not used, but for its header.
+/// Memory of the machine from a place on. What the region's file has is not used, but for its header.
 #[derive(Debug, Clone, Copy)]
-pub struct Memory;
+pub struct Memory {
+    begin: usize,
+}
+
+/// All of it.
+pub fn memory() -> Memory {
+    Memory { begin: 0 }
+}
 
 impl From<Mapped> for Memory {
     fn from(_: Mapped) -> Memory {
-        Memory
+        memory()
     }
 }
 
 impl Memory {
     fn load(self, at: usize, bytes: usize) -> u64 {
         step();
-        with(|machine| machine.load(at, bytes))
+        with(|machine| machine.load(self.begin + at, bytes))
     }
 
     fn store(self, at: usize, value: u64, bytes: usize) {
         step();
         live();
-        with(|machine| machine.store(at, value, bytes));
+        with(|machine| machine.store(self.begin + at, value, bytes));
     }
 
     fn swap(self, at: usize, from: u64, to: u64, bytes: usize) -> bool {
         step();
         live();
+        let at = self.begin + at;
         with(|machine| {
             machine.drain(me());
             let is_from = machine.load(at, bytes) == from;
@@ -273,12 +281,16 @@ impl Memory {
 impl Words for Memory {
     const POLLS: u32 = 1;
 
+    fn tail(&self, at: usize) -> Memory {
+        Memory { begin: self.begin + at }
+    }
+
     fn byte(&self, at: usize) -> u8 {
         self.load(at, 1) as u8
     }
 
     fn byte_within(&self, at: usize) -> Option<u8> {
-        let is_within = at < with(|machine| machine.memory.len());
+        let is_within = self.begin + at < with(|machine| machine.memory.len());
         is_within.then(|| self.byte(at))
     }
 
@@ -313,6 +325,7 @@ impl Words for Memory {
     /// The time is over when no other task can go on.
     fn sleep(&self, at: usize, seen: u32, _time: Duration) -> bool {
         step();
+        let at = self.begin + at;
         let is_asleep = with(|machine| {
             machine.drain(me());
             let is_asleep = machine.load(at, 8) as u32 == seen;
@@ -333,6 +346,7 @@ impl Words for Memory {
 
     fn wake(&self, at: usize) {
         step();
+        let at = self.begin + at;
         with(|machine| {
             machine.drain(me());
             for processor in machine.processors.values_mut() {

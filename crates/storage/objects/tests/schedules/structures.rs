@@ -7,7 +7,7 @@ use farfork::{Mailbox, Timeout};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 
-use crate::machine::{self, Memory};
+use crate::machine;
 use crate::world::{Client, Stage, act, life, pointer};
 
 const SLOTS: u64 = 2;
@@ -24,7 +24,7 @@ fn check<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Option<T>
 /// A reference as it is in memory.
 fn reference(client: &Client, object: Object, field: usize) -> u64 {
     let offset = object.addr().get() - client.region().header().address as usize;
-    Memory.word(offset + 8 * field)
+    machine::memory().word(offset + 8 * field)
 }
 
 /// What a client that holds a structure can reach stays an object while it looks.

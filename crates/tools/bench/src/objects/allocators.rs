@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use farfork::Client;
 use nix::libc;
@@ -31,6 +32,14 @@ pub(super) trait Allocator {
 pub(super) fn touch(object: NonNull<u8>, word: u64) {
     // SAFETY: objects have 64 bytes at least, and addresses that are multiples of 8.
     unsafe { object.cast().write_volatile(word) }
+}
+
+/// Writes all bytes of an object of so many.
+#[inline]
+pub(super) fn fill(object: NonNull<u8>, bytes: usize, byte: u8) {
+    // SAFETY: callers pass the size that they allocated.
+    unsafe { object.write_bytes(byte, bytes) }
+    std::hint::black_box(object);
 }
 
 /// Writes another word of an object.
@@ -63,6 +72,12 @@ impl Allocator for Mimalloc {
         // SAFETY: from `allocate`, and freed once.
         unsafe { libmimalloc_sys::mi_free(object.as_ptr().cast()) }
     }
+}
+
+/// The words of an object that its client keeps until the end of the program's use of them.
+pub(super) fn words<'a>(object: NonNull<u8>, count: usize) -> &'a [AtomicU64] {
+    // SAFETY: callers pass an object of so many words, whose client lives on; it is at a multiple of 16, and others do not write to it.
+    unsafe { std::slice::from_raw_parts(object.cast().as_ptr(), count) }
 }
 
 /// An allocator of this machine's libraries, in memory of this process.

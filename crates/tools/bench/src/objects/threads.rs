@@ -3,6 +3,8 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::allocators::{Allocator, touch};
 
 /// As many as the machine that the figures are from has processors.
@@ -29,6 +31,26 @@ pub(super) fn ns<A: Allocator>(make: impl Fn() -> A + Sync) -> f64 {
         begins.wait();
         begun.elapsed().as_nanos() as f64 / (ITERATIONS * OBJECTS) as f64
     })
+}
+
+/// Nanoseconds of a processor for an object, with so many threads. On a machine with fewer processors, they take turns.
+pub(super) fn processor_ns<A: Allocator>(threads: usize, make: impl Fn() -> A + Sync) -> f64 {
+    let begins = Barrier::new(threads);
+    let run = || {
+        let mut allocator = make();
+        iterate(&mut allocator, 1);
+        begins.wait();
+        let begun = clock_gettime(ClockId::ThreadCPUTime);
+        iterate(&mut allocator, ITERATIONS);
+        let taken = clock_gettime(ClockId::ThreadCPUTime) - begun;
+        begins.wait();
+        taken.tv_sec as f64 * 1e9 + taken.tv_nsec as f64
+    };
+    let all: f64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum()
+    });
+    all / (threads * ITERATIONS * OBJECTS) as f64
 }
 
 fn iterate(allocator: &mut impl Allocator, iterations: usize) {
