@@ -20,8 +20,19 @@ def compared(rounds: list[dict[str, Any]]) -> dict[str, Any]:
             **sides,
             "overlaps": overlap(sides["live"], sides["simulated"]),
             "unshared_overlaps": overlap(sides["live"], sides["unshared"]),
+            "ratio": ratio(rounds, metric, "simulated"),
+            "unshared_ratio": ratio(rounds, metric, "unshared"),
         }
     return result
+
+
+def ratio(
+    rounds: list[dict[str, Any]], metric: str, side: str
+) -> tuple[float, float, float] | None:
+    """Return simulated by live figures of the same traces, where the live ones are not 0."""
+    pairs = [(one[side][metric], one["live"][metric]) for one in rounds]
+    ratios = [simulated / live for simulated, live in pairs if live > 0]
+    return interval(ratios) if ratios else None
 
 
 def overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
@@ -51,15 +62,17 @@ def page(report: dict[str, Any]) -> str:
         f"{calls} calls, {failed} failed. Medians over rounds with their 95 % intervals (extremes "
         "with fewer than nine rounds). Clones in ghosts count as clones. Simulated: calls share "
         f"{report['processors']} processors; unshared: each has one of its own. Bold: the interval "
-        "does not overlap with the live one.",
+        "does not overlap with the live one. Ratios compare two runs of the same trace, where the "
+        "live figure is not 0.",
         "",
-        "| | live | simulated | unshared |",
-        "| --- | --- | --- | --- |",
+        "| | live | simulated | unshared | simulated / live | unshared / live |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for metric, one in report["compared"].items():
         cells = [words(one["live"], True)]
         cells.append(words(one["simulated"], one["overlaps"]))
         cells.append(words(one["unshared"], one["unshared_overlaps"]))
+        cells += [times(one["ratio"]), times(one["unshared_ratio"])]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -68,3 +81,8 @@ def words(side: tuple[float, float, float], overlaps: bool) -> str:
     """Return a median with its interval."""
     shown = f"{side[0]:,.0f} [{side[1]:,.0f}, {side[2]:,.0f}]"
     return shown if overlaps else f"**{shown}**"
+
+
+def times(ratio: tuple[float, float, float] | None) -> str:
+    """Return a ratio with its interval."""
+    return "" if ratio is None else f"{ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]"

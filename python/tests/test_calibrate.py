@@ -37,6 +37,8 @@ def test_intervals_that_do_not_overlap_are_named() -> None:
             "unshared": (3, 2, 4),
             "overlaps": False,
             "unshared_overlaps": True,
+            "ratio": (3, 2, 4),
+            "unshared_ratio": (pytest.approx(5 / 3), pytest.approx(4 / 3), 2),
         }
     rounds[0]["simulated"]["p50_us"] = 3
     report = {
@@ -50,7 +52,13 @@ def test_intervals_that_do_not_overlap_are_named() -> None:
     text = page(report)
     assert "20 calls, 2 failed" in text
     assert text.count("**5 [4, 6]**") == len(METRICS) - 1
-    assert "| p50_us | 2 [1, 3] | 4 [3, 6] | 3 [2, 4] |" in text
+    shown = "| p50_us | 2 [1, 3] | 4 [3, 6] | 3 [2, 4] | 2.50 [2.00, 3.00] | 1.67 [1.33, 2.00] |"
+    assert shown in text
+    for one_round in rounds:
+        one_round["live"]["clone"] = 0
+    assert compared(rounds)["clone"]["ratio"] is None
+    text = page({**report, "compared": compared(rounds)})
+    assert "| clone | 0 [0, 0] | **5 [4, 6]** | **3 [2, 4]** |  |  |" in text
 
 
 def test_figures_are_those_that_the_simulator_reports(tmp_path: Path) -> None:

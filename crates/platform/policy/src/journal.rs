@@ -243,7 +243,7 @@ mod tests {
         };
         let checkpoint = CheckpointFacts { calls: 16, pool: memory, ..CheckpointFacts::default() };
         let idle = Idle { id: "i".into(), bytes: 5, saves_us: 7, uses_per_hour: 1 };
-        let node = NodeFacts { name: "n".into(), memory, ..NodeFacts::default() };
+        let node = NodeFacts { node: "n".into(), memory, ..NodeFacts::default() };
         let worker = Worker { id: "7".into(), goes_on: true, ..Worker::default() };
         let image = ImageFacts { name: "g/f".into(), bytes: 20, ..ImageFacts::default() };
         vec![

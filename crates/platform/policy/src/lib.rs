@@ -29,6 +29,7 @@ pub mod growth;
 pub mod journal;
 pub mod keep_alive;
 pub mod memory;
+pub mod node;
 pub mod observed;
 pub mod occupant;
 pub mod placement;

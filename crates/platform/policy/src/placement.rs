@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
+use crate::node::NodeRef;
 use crate::{Decision, Facts, Memory, Policy};
 
 /// Facts about an instance that needs a node.
@@ -18,8 +19,9 @@ pub struct PlacementFacts {
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
-    /// Its name.
-    pub name: String,
+    /// Which it is.
+    #[serde(rename = "name")]
+    pub node: NodeRef,
     /// Its memory, including what is promised to busy instances.
     pub memory: Memory,
     /// Bytes that must be free for one more instance of this kind beside the busy ones, if that is
@@ -38,8 +40,8 @@ pub struct NodeFacts {
 }
 
 impl Facts for PlacementFacts {
-    /// The node's name; `None` if no node has room.
-    type Choice = Option<String>;
+    /// The node; `None` if no node has room.
+    type Choice = Option<NodeRef>;
     const QUESTION: &'static str = "placement";
 }
 
@@ -69,7 +71,7 @@ impl NearestGhost {
             facts.nodes.iter().filter(|node| self.free(node) >= facts.need_on(node).max(1));
         let key = |node: &NodeFacts| (GhostKind::on(node), Reverse(self.free(node)), node.starting);
         fitting
-            .min_by(|one, other| key(one).cmp(&key(other)).then_with(|| one.name.cmp(&other.name)))
+            .min_by(|one, other| key(one).cmp(&key(other)).then_with(|| one.node.cmp(&other.node)))
     }
 }
 
@@ -80,18 +82,18 @@ impl PlacementFacts {
 }
 
 impl Policy<PlacementFacts> for NearestGhost {
-    fn decide(&self, facts: &PlacementFacts) -> Decision<Option<String>> {
+    fn decide(&self, facts: &PlacementFacts) -> Decision<Option<NodeRef>> {
         let Some(best) = self.best(facts) else {
             let (count, needs) = (facts.nodes.len(), facts.nodes.iter());
             let least = needs.map(|node| facts.need_on(node)).min().unwrap_or(facts.need_bytes);
             return Decision::new(None, format!("none of {count} nodes has {least} bytes free"));
         };
         let why = format!("{}, {} bytes are free", GhostKind::on(best).words(), self.free(best));
-        Decision::new(Some(best.name.clone()), why)
+        Decision::new(Some(best.node.clone()), why)
     }
 
-    fn choose(&self, facts: &PlacementFacts) -> Option<String> {
-        self.best(facts).map(|best| best.name.clone())
+    fn choose(&self, facts: &PlacementFacts) -> Option<NodeRef> {
+        self.best(facts).map(|best| best.node.clone())
     }
 }
 
@@ -128,13 +130,14 @@ mod tests {
 
     fn node(name: &str, used_bytes: u64, attached_ghosts: u64, empty_ghosts: u64) -> NodeFacts {
         let memory = Memory { used_bytes, budget_bytes: 1000 };
-        let name = name.to_owned();
-        NodeFacts { name, memory, attached_ghosts, empty_ghosts, ..NodeFacts::default() }
+        let node = NodeRef::from(name);
+        NodeFacts { node, memory, attached_ghosts, empty_ghosts, ..NodeFacts::default() }
     }
 
     fn placed(need_bytes: u64, nodes: &[NodeFacts]) -> Option<String> {
         let facts = PlacementFacts { need_bytes, nodes: nodes.to_vec() };
-        NearestGhost::default().decide(&facts).choice
+        let choice = NearestGhost::default().decide(&facts).choice;
+        choice.map(|node| node.name().to_owned())
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Use of functions' images, to decide which to remove from the pool.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Starts remembered per image.
@@ -15,10 +16,10 @@ pub struct ImageStats {
     pub saved_us: u64,
 }
 
-/// The images that functions start clones of, by name.
-#[derive(Clone, Debug, Default)]
-pub struct ImageUsage {
-    images: BTreeMap<String, Image>,
+/// The images that functions start clones of, by what their driver calls them: a name, or a number.
+#[derive(Clone, Debug)]
+pub struct ImageUsage<K> {
+    images: BTreeMap<K, Image>,
     /// Bytes needed for an image that did not fit.
     wanted_bytes: u64,
 }
@@ -29,20 +30,32 @@ struct Image {
     saved_us: u64,
 }
 
-impl ImageUsage {
+impl<K> Default for ImageUsage<K> {
+    fn default() -> ImageUsage<K> {
+        ImageUsage { images: BTreeMap::new(), wanted_bytes: 0 }
+    }
+}
+
+impl<K: Ord> ImageUsage<K> {
     /// A function uses an image from now on, which saves so much per start.
-    pub fn put(&mut self, name: &str, saved_us: u64) {
-        self.images.insert(name.to_owned(), Image { starts_us: VecDeque::new(), saved_us });
+    pub fn put(&mut self, image: K, saved_us: u64) {
+        self.images.insert(image, Image { starts_us: VecDeque::new(), saved_us });
     }
 
     /// An image is not used any more.
-    pub fn remove(&mut self, name: &str) {
-        self.images.remove(name);
+    pub fn remove<Q: Ord + ?Sized>(&mut self, image: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.images.remove(image);
     }
 
     /// Counts a start of a clone.
-    pub fn start(&mut self, now_us: u64, name: &str) {
-        if let Some(image) = self.images.get_mut(name) {
+    pub fn start<Q: Ord + ?Sized>(&mut self, now_us: u64, image: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        if let Some(image) = self.images.get_mut(image) {
             image.starts_us.push_back(now_us);
             if image.starts_us.len() > REMEMBERED {
                 image.starts_us.pop_front();
@@ -51,8 +64,11 @@ impl ImageUsage {
     }
 
     /// What an image saves: nothing if no function uses it.
-    pub fn stats(&mut self, now_us: u64, name: &str) -> ImageStats {
-        let Some(image) = self.images.get_mut(name) else { return ImageStats::default() };
+    pub fn stats<Q: Ord + ?Sized>(&mut self, now_us: u64, image: &Q) -> ImageStats
+    where
+        K: Borrow<Q>,
+    {
+        let Some(image) = self.images.get_mut(image) else { return ImageStats::default() };
         while image.starts_us.front().is_some_and(|at| now_us.saturating_sub(*at) > HOUR_US) {
             image.starts_us.pop_front();
         }
@@ -76,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_starts_of_the_last_hour_count() {
-        let mut usage = ImageUsage::default();
+        let mut usage = ImageUsage::<&str>::default();
         let stats = |starts_per_hour| ImageStats { starts_per_hour, saved_us: 9 };
         usage.put("a", 9);
         usage.start(0, "a");
@@ -93,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_largest_wanted_size_is_returned_once() {
-        let mut usage = ImageUsage::default();
+        let mut usage = ImageUsage::<&str>::default();
         [3, 7, 5].into_iter().for_each(|bytes| usage.want(bytes));
         assert_eq!((usage.take_wanted(), usage.take_wanted()), (7, 0));
     }

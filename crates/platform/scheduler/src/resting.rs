@@ -49,6 +49,8 @@ impl Idle {
 pub struct Resting {
     /// The most recently used is last.
     idle: Vec<Idle>,
+    /// When the first of them is due. A driver asks after each event, and a function may have thousands idle.
+    due_us: Option<u64>,
     gaps: IdleGaps,
     recent_us: VecDeque<u64>,
     last_end_us: Option<u64>,
@@ -92,7 +94,9 @@ impl Resting {
         let share = self.recent_us.len() as u64 / (self.idle.len() as u64 + 1);
         let freeze_us = Some(now_us.saturating_add(freeze_after_us));
         let until_us = now_us.saturating_add(window_ms.saturating_mul(1000));
-        self.idle.push(Idle { id, freeze_us, until_us });
+        let rests = Idle { id, freeze_us, until_us };
+        self.due_us = self.due_us.into_iter().chain([rests.due_us()]).min();
+        self.idle.push(rests);
         share
     }
 
@@ -100,13 +104,26 @@ impl Resting {
     /// out.
     pub fn take(&mut self, mut has_room: impl FnMut(u64) -> bool) -> Option<u64> {
         let index = self.idle.iter().rposition(|idle| has_room(idle.id))?;
-        Some(self.idle.remove(index).id)
+        Some(self.remove(index))
+    }
+
+    /// Others are looked at only if none was due before this one: what a call takes was used last, and is mostly due last.
+    fn remove(&mut self, index: usize) -> u64 {
+        let removed = self.idle.remove(index);
+        if self.due_us == Some(removed.due_us()) {
+            self.find_due();
+        }
+        removed.id
+    }
+
+    fn find_due(&mut self) {
+        self.due_us = self.idle.iter().map(Idle::due_us).min();
     }
 
     /// Forgets an instance that has ended or is to end. Returns whether it was idle.
     pub fn forget(&mut self, id: u64) -> bool {
         let index = self.idle.iter().position(|idle| idle.id == id);
-        index.map(|index| self.idle.remove(index)).is_some()
+        index.map(|index| self.remove(index)).is_some()
     }
 
     /// The idle instances.
@@ -116,11 +133,14 @@ impl Resting {
 
     /// When [`Resting::tend`] is due.
     pub fn due_us(&self) -> Option<u64> {
-        self.idle.iter().map(Idle::due_us).min()
+        self.due_us
     }
 
     /// What is due: the instances whose windows are over, or all of them, and then those to be frozen.
     pub fn tend(&mut self, now_us: u64, all_end: bool) -> Vec<RestEffect> {
+        if !all_end && self.due_us.is_none_or(|at| at > now_us) {
+            return Vec::new();
+        }
         let is_over = |idle: &mut Idle| all_end || idle.until_us <= now_us;
         let over = self.idle.extract_if(.., is_over).map(|idle| RestEffect::End(idle.id));
         let mut effects: Vec<RestEffect> = over.collect();
@@ -129,6 +149,7 @@ impl Resting {
             idle.freeze_us = None;
             RestEffect::Freeze(idle.id)
         }));
+        self.find_due();
         effects
     }
 }
@@ -204,6 +225,38 @@ mod tests {
     }
 
     proptest! {
+        /// What is due, and when, is what a look at all idle instances finds.
+        #[test]
+        fn what_is_due_is_what_a_scan_finds(
+            steps in proptest::collection::vec((0u8..6, 0u64..12, 0u64..50), 1..80),
+        ) {
+            let (mut resting, mut now_us, mut next) = (Resting::default(), 0, 0);
+            for (what, figure, after_us) in steps {
+                now_us += after_us;
+                match what {
+                    0 | 1 => {
+                        resting.rest(now_us, next, figure / 4, figure * 90);
+                        next += 1;
+                    }
+                    // Some have no room.
+                    2 => drop(resting.take(|id| id % 12 != figure)),
+                    3 => drop(resting.forget(next.saturating_sub(figure))),
+                    _ => {
+                        let is_due = |idle: &&Idle| idle.due_us() <= now_us;
+                        let mut due: Vec<u64> =
+                            resting.idle.iter().filter(is_due).map(|idle| idle.id).collect();
+                        let effects = resting.tend(now_us, false);
+                        let id = |effect| match effect { End(id) | Freeze(id) => id };
+                        let mut seen: Vec<u64> = effects.into_iter().map(id).collect();
+                        due.sort_unstable();
+                        seen.sort_unstable();
+                        prop_assert_eq!(seen, due);
+                    }
+                }
+                prop_assert_eq!(resting.due_us(), resting.idle.iter().map(Idle::due_us).min());
+            }
+        }
+
         /// The driver sleeps until `due_us`: then something is due, and nothing before.
         #[test]
         fn something_is_due_exactly_when_it_says(

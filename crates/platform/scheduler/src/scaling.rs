@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 
 use farfork_policy::admission::{Admission, AdmissionFacts, Asker, is_patient};
+use farfork_policy::node::NodeRef;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 
@@ -42,7 +43,7 @@ pub enum NoRoom {
     /// It waits until there is.
     Wait,
     /// These are evicted from a node.
-    Evict(String, Vec<OccupantId>),
+    Evict(NodeRef, Vec<OccupantId>),
     /// A call is refused, as there will be no room for it.
     Refuse(Option<u64>),
     /// No node answers: these calls have waited too long for one.
@@ -196,7 +197,7 @@ impl Scaling {
         now_us: u64,
         most_bytes: u64,
         nodes: impl IntoIterator<Item = (NodeFacts, u64)>,
-        occupancy: impl Fn(&str) -> Occupancy,
+        occupancy: impl Fn(&NodeRef) -> Occupancy,
         about: &dyn Display,
         advice: &impl Advice,
     ) -> NoRoom {
@@ -211,11 +212,11 @@ impl Scaling {
             return NoRoom::NoNode(self.late(now_us));
         }
         for (_, node) in nodes {
-            let facts = self.admission_facts(now_us, most_bytes, &node, occupancy(&node.name));
+            let facts = self.admission_facts(now_us, most_bytes, &node, occupancy(&node.node));
             match advice.decide(about, &facts) {
                 // Room has become free meanwhile.
                 Admission::Start | Admission::Wait => return NoRoom::Wait,
-                Admission::Evict(ids) => return NoRoom::Evict(node.name, ids),
+                Admission::Evict(ids) => return NoRoom::Evict(node.node, ids),
                 Admission::Refuse => {}
             }
         }
@@ -334,7 +335,7 @@ mod tests {
 
     fn node(name: &str, used_bytes: u64) -> NodeFacts {
         let memory = Memory { used_bytes, budget_bytes: 1000 };
-        NodeFacts { name: name.to_owned(), memory, ..NodeFacts::default() }
+        NodeFacts { node: name.into(), memory, ..NodeFacts::default() }
     }
 
     fn idle(bytes: u64) -> Occupancy {
@@ -347,8 +348,9 @@ mod tests {
     fn without_room_the_node_where_most_can_be_freed_is_asked_first() {
         let advice = ByDefault::new();
         let decided = |scaling: &mut Scaling, nodes: Vec<(NodeFacts, Occupancy)>| {
-            let on =
-                |name: &str| nodes.iter().find(|(node, _)| node.name == name).unwrap().1.clone();
+            let on = |name: &NodeRef| {
+                nodes.iter().find(|(node, _)| node.node == *name).unwrap().1.clone()
+            };
             let could_free = nodes.iter().map(|(node, seen)| (node.clone(), seen.could_free()));
             scaling.no_room(0, 100, could_free, on, &"f", &advice)
         };
@@ -356,7 +358,7 @@ mod tests {
         // The first one would wait for its busy instance.
         let busy = Occupancy { busy: 1, ..idle(50) };
         let both = vec![(node("a", 990), busy), (node("b", 990), idle(140))];
-        let expected = NoRoom::Evict("b".to_owned(), vec![OccupantId::instance(7)]);
+        let expected = NoRoom::Evict("b".into(), vec![OccupantId::instance(7)]);
         assert_eq!(decided(&mut scaling, both), expected);
         assert_eq!(scaling.retry_us(), Some(RETRY_US));
         let small = || vec![(node("a", 990), idle(50))];

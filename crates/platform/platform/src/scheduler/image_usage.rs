@@ -17,7 +17,7 @@ pub struct SharedImageUsage {
 
 #[derive(Default)]
 struct State {
-    usage: ImageUsage,
+    usage: ImageUsage<String>,
     /// Asks the function of an image to give it up.
     give_up: BTreeMap<String, Box<dyn Fn() + Send>>,
 }
@@ -52,7 +52,7 @@ impl SharedImageUsage {
         give_up: impl Fn() + Send + 'static,
     ) -> ImageSlot {
         let (mut state, _) = self.state();
-        state.usage.put(name, saved_us);
+        state.usage.put(name.to_owned(), saved_us);
         state.give_up.insert(name.to_owned(), Box::new(give_up));
         ImageSlot { image_usage: Arc::clone(self), name: name.to_owned() }
     }

@@ -230,7 +230,7 @@ pub trait Nodes: Debug + Send + Sync {
     /// How much a node has to do, if it answers. Asked after every call, so that it looks at no other node if it can.
     fn load(&self, node: &str) -> Option<NodeLoad> {
         let nodes = self.nodes(Claim::default(), None);
-        nodes.iter().find(|found| found.name == node).map(NodeLoad::from)
+        nodes.iter().find(|found| found.node.name() == node).map(NodeLoad::from)
     }
     /// The pool's use and size.
     fn pool(&self) -> Memory;

@@ -52,10 +52,11 @@ pub async fn relieve(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(RELIEF).await;
         for node in shared.nodes.nodes(Claim::default(), None) {
-            let occupancy = || shared.occupancy(&node.name);
-            let ids = relief(node.memory, occupancy, &node.name, &*shared.advisor);
+            let name = node.node.name();
+            let occupancy = || shared.occupancy(name);
+            let ids = relief(node.memory, occupancy, &name, &*shared.advisor);
             if !ids.is_empty() {
-                shared.evict(&node.name, &ids);
+                shared.evict(name, &ids);
             }
         }
     }

@@ -133,6 +133,11 @@ impl Agents {
         }
     }
 
+    /// Whether ghosts are simulated. Without them the images of starts are not looked at.
+    pub fn has_ghosts(&self) -> bool {
+        self.has_ghosts
+    }
+
     /// Makes the first ghosts.
     pub fn begin(&mut self, now_us: u64, advice: &impl Advice) {
         if self.has_ghosts {

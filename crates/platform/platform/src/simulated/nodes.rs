@@ -47,8 +47,8 @@ impl SimulatedNodes {
         durations: Durations,
         program: Arc<dyn Program>,
     ) -> SimulatedNodes {
-        let facts = |(name, budget_bytes)| NodeFacts {
-            name,
+        let facts = |(name, budget_bytes): (String, u64)| NodeFacts {
+            node: name.as_str().into(),
             memory: Memory { used_bytes: 0, budget_bytes },
             ..NodeFacts::default()
         };
@@ -176,7 +176,11 @@ impl Nodes for SimulatedNodes {
     fn load(&self, node: &str) -> Option<NodeLoad> {
         let state = self.state();
         let Some(agents) = &state.agents else {
-            return state.facts().iter().find(|found| found.name == node).map(NodeLoad::from);
+            return state
+                .facts()
+                .iter()
+                .find(|found| found.node.name() == node)
+                .map(NodeLoad::from);
         };
         agents.ledger.node(node).and_then(|node| agents.ledger.load(node))
     }
@@ -197,7 +201,7 @@ impl Nodes for SimulatedNodes {
         let state = self.state();
         let attached_ghosts = state.attached_ghosts;
         let seen = |node: NodeFacts| NodeState {
-            name: node.name,
+            name: node.node.name().to_owned(),
             answers: true,
             memory: node.memory,
             starting: node.starting,

@@ -19,6 +19,7 @@ use std::fmt::Display;
 
 use farfork_policy::Memory;
 use farfork_policy::admission::Asker;
+use farfork_policy::node::NodeRef;
 use farfork_policy::placement::{NodeFacts, PlacementFacts};
 use farfork_policy::tiering::Objective;
 use farfork_types::Tiering;
@@ -43,6 +44,10 @@ pub trait Surroundings {
     /// The nodes that answer, as facts for an instance with this claim, of the function's image or the base
     /// image.
     fn nodes(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts>;
+    /// The same without names, if that costs less.
+    fn numbered(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts> {
+        self.nodes(claim, has_image)
+    }
     /// The same, but only the node that a placement chooses if any; `None` if all have to be compared.
     fn likeliest(&self, _claim: Claim, _has_image: bool) -> Option<Vec<NodeFacts>> {
         None
@@ -54,9 +59,9 @@ pub trait Surroundings {
     /// A function was answered that it has to wait.
     fn waits(&self, _asker: Asker) {}
     /// What is on a node.
-    fn occupancy(&self, node: &str) -> Occupancy;
+    fn occupancy(&self, node: &NodeRef) -> Occupancy;
     /// Bytes of that which could become free: of what is idle, and of what is leaving.
-    fn could_free(&self, node: &str) -> u64 {
+    fn could_free(&self, node: &NodeRef) -> u64 {
         self.occupancy(node).could_free()
     }
 }
@@ -65,7 +70,7 @@ pub trait Surroundings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartOrder {
     /// The node.
-    pub node: String,
+    pub node: NodeRef,
     /// Whether it is a clone of the function's image.
     pub is_clone: bool,
     /// What it may take.
@@ -287,10 +292,13 @@ impl Function {
     ) -> Result<StartOrder, NoRoom> {
         let (claim, has_image) = (self.claim(), self.has_image());
         let need_bytes = claim.most_bytes();
-        let likeliest =
-            if advice.is_recorded() { None } else { around.likeliest(claim, has_image) };
+        let is_recorded = advice.is_recorded();
+        let likeliest = if is_recorded { None } else { around.likeliest(claim, has_image) };
         let is_one = likeliest.is_some();
-        let nodes = likeliest.unwrap_or_else(|| around.nodes(claim, has_image));
+        let nodes = likeliest.unwrap_or_else(|| match is_recorded {
+            true => around.nodes(claim, has_image),
+            false => around.numbered(claim, has_image),
+        });
         let facts = PlacementFacts { need_bytes, nodes };
         match advice.decide(&self.about, &facts) {
             Some(node) => Ok(self.start_on(node, &facts, advice)),
@@ -301,13 +309,13 @@ impl Function {
 
     fn start_on(
         &mut self,
-        node: String,
+        node: NodeRef,
         facts: &PlacementFacts,
         advice: &impl Advice,
     ) -> StartOrder {
         self.scaling.start();
         let is_clone = self.has_image();
-        let found = facts.nodes.iter().find(|found| found.name == node).map(NodeLoad::from);
+        let found = facts.nodes.iter().find(|found| found.node == node).map(NodeLoad::from);
         let tiering = match is_clone {
             true => self.tiers.of_start(found, &self.about, advice),
             false => Tiering::Mow,
@@ -330,7 +338,7 @@ impl Function {
             self.scaling.still_no_room(now_us);
             return NoRoom::Wait;
         }
-        let (need_bytes, nodes) = (claim.most_bytes(), around.nodes(claim, self.has_image()));
+        let (need_bytes, nodes) = (claim.most_bytes(), around.numbered(claim, self.has_image()));
         let answer = self.no_room(now_us, PlacementFacts { need_bytes, nodes }, around, advice);
         if answer == NoRoom::Wait {
             around.waits(asker);
@@ -347,11 +355,11 @@ impl Function {
     ) -> NoRoom {
         let PlacementFacts { need_bytes, nodes } = facts;
         let seen = |node: NodeFacts| {
-            let could_free = around.could_free(&node.name);
+            let could_free = around.could_free(&node.node);
             (node, could_free)
         };
         let nodes = nodes.into_iter().map(seen);
-        let occupancy = |node: &str| around.occupancy(node);
+        let occupancy = |node: &NodeRef| around.occupancy(node);
         self.scaling.no_room(now_us, need_bytes, nodes, occupancy, &self.about, advice)
     }
 

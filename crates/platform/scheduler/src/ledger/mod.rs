@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farfork_policy::Memory;
 use farfork_policy::growth::{Demand, GrowthFacts};
+use farfork_policy::node::NodeRef;
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 
@@ -136,6 +137,11 @@ impl Ledger {
     pub fn node(&self, name: &str) -> Option<NodeId> {
         let found = self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok()?;
         u32::try_from(found).ok().map(NodeId)
+    }
+
+    /// The node of this number, which facts of this ledger have.
+    pub fn numbered(&self, number: u32) -> Option<NodeId> {
+        ((number as usize) < self.nodes.len()).then_some(NodeId(number))
     }
 
     /// Grows with every change of a node, and of what is on it.
@@ -283,6 +289,16 @@ impl Ledger {
     /// The nodes that answer, as facts for an instance with this claim, of this image or the base
     /// image.
     pub fn node_facts(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
+        let named = |facts: NodeFacts| {
+            let number = facts.node.number();
+            let name = &self.nodes[number as usize].name;
+            NodeFacts { node: NodeRef::named(number, name), ..facts }
+        };
+        self.numbered_facts(claim, image).into_iter().map(named).collect()
+    }
+
+    /// The same without names, where decisions are not written down.
+    pub fn numbered_facts(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         let answering = self.ids().filter(|node| self.answers(*node));
         answering.map(|node| self.facts(node, claim, image)).collect()
     }
@@ -315,7 +331,7 @@ impl Ledger {
         let attached = image.filter(|_| here.attached_ghosts > 0);
         let has_empty = here.empty_ghosts > 0;
         NodeFacts {
-            name: here.name.clone(),
+            node: NodeRef::numbered(node.number()),
             memory: self.memory(node),
             need_bytes: Some(self.need_bytes(node, claim)),
             attached_ghosts: attached.map_or(0, |image| self.waiting_with(node, image)),

@@ -473,7 +473,7 @@ impl Bed {
 
     /// A placement decides the same for the likeliest nodes as for all.
     fn check_likeliest(&self, claim: Claim, image: Option<&str>) {
-        let all = self.ledger.node_facts(claim, image);
+        let all = self.ledger.numbered_facts(claim, image);
         let Some(likeliest) = self.ledger.likeliest(claim, image) else {
             return assert!(self.growth.overcommits());
         };

@@ -158,8 +158,7 @@ impl<W: Watch> Machine<'_, W> {
         let image_bytes = self.functions[function as usize].behaviour.footprint.image_bytes;
         self.world.agents.checkpoint(id, false);
         self.wait_for_agents();
-        let name = &self.tasks[function as usize].image_name;
-        let put = self.world.put_image(name, image_bytes);
+        let put = self.world.put_image(function, image_bytes);
         let put =
             put.map_err(|(asked_bytes, free_bytes)| NotMade::NoRoom { asked_bytes, free_bytes });
         self.changed();
@@ -169,7 +168,7 @@ impl<W: Watch> Machine<'_, W> {
     fn use_image(&mut self, function: u32) {
         let task = &mut self.tasks[function as usize];
         task.state.image_is_there(true);
-        self.world.usage.put(&task.image_name, task.state.saved_us());
+        self.world.usage.put(function, task.state.saved_us());
     }
 
     fn not_made(&mut self, function: u32, why: NotMade) {
@@ -181,7 +180,7 @@ impl<W: Watch> Machine<'_, W> {
     }
 
     fn remove_image(&mut self, function: u32) {
-        self.world.remove_image(&self.tasks[function as usize].image_name);
+        self.world.remove_image(function, &self.tasks[function as usize].image_name);
         self.wait_for_agents();
         self.changed();
     }
@@ -346,9 +345,10 @@ impl<W: Watch> Machine<'_, W> {
 
     fn start_on(&mut self, function: u32, order: &StartOrder) {
         if order.is_clone {
-            self.world.usage.start(self.now_us, &self.tasks[function as usize].image_name);
+            self.world.usage.start(self.now_us, &function);
         }
-        let Some(node) = self.world.agents.ledger.node(&order.node) else { return };
+        let node = self.world.agents.ledger.numbered(order.node.number());
+        let Some(node) = node else { return };
         let behaviour = &self.functions[function as usize].behaviour;
         let load_us = (!order.is_clone).then(|| behaviour.cold_us.saturating_sub(BASE_US));
         let one = Instance {
@@ -396,7 +396,8 @@ impl<W: Watch> Machine<'_, W> {
     /// An instance starts in a ghost, or in a container that is made for it.
     fn take_ghost(&mut self, id: u64, order: &StartOrder) {
         let Some(one) = self.world.instances.get_mut(&id) else { return };
-        let image = spec(&self.tasks[one.function as usize], one.tiering);
+        let tiering = one.tiering.filter(|_| self.world.agents.has_ghosts());
+        let image = spec(&self.tasks[one.function as usize], tiering);
         let ghost = self.world.agents.take(
             one.node,
             order.claim.memory_mb,
@@ -423,7 +424,8 @@ impl<W: Watch> Machine<'_, W> {
         let at = (self.now_us, self.world.pool());
         let Some(one) = self.world.instances.get(&id) else { return };
         let ghost_bytes = self.functions[function as usize].behaviour.footprint.clone_bytes;
-        let spec = spec(&self.tasks[function as usize], one.tiering);
+        let tiering = one.tiering.filter(|_| self.world.agents.has_ghosts());
+        let spec = spec(&self.tasks[function as usize], tiering);
         let image = spec.map(|spec| GhostImage { spec, ghost_bytes });
         let was_attached = one.kind == StartKind::Ghost;
         let clone = image.as_ref().map(|image| (image, one.restore_us, was_attached));
@@ -460,7 +462,7 @@ impl<W: Watch> Machine<'_, W> {
         match no_room {
             NoRoom::Wait => {}
             NoRoom::Evict(node, ids) => {
-                if let Some(node) = self.world.agents.ledger.node(&node) {
+                if let Some(node) = self.world.agents.ledger.numbered(node.number()) {
                     self.evict(node, &ids);
                 }
             }
@@ -489,6 +491,8 @@ impl<W: Watch> Machine<'_, W> {
 
 /// The image of a clone with this tiering policy. Images have their functions' names, so that no other id is needed.
 fn spec(task: &Task, tiering: Option<Tiering>) -> Option<ImageSpec> {
-    let (name, memory_mb) = (task.image_name.clone(), task.state.claim().memory_mb);
-    tiering.map(|tiering| ImageSpec { name, cid: Cid::NIL, tiering, memory_mb })
+    let memory_mb = task.state.claim().memory_mb;
+    let spec =
+        |tiering| ImageSpec { name: task.image_name.clone(), cid: Cid::NIL, tiering, memory_mb };
+    tiering.map(spec)
 }

@@ -440,7 +440,7 @@ impl<'a, W: Watch> Machine<'a, W> {
             let (world, now_us) = (&self.world, self.now_us);
             let memory = world.agents.ledger.memory(node);
             let name = world.agents.ledger.name(node);
-            let ids = relief(memory, || world.occupancy(now_us, name), &name, &self.advice);
+            let ids = relief(memory, || world.occupancy(now_us, node), &name, &self.advice);
             if !ids.is_empty() {
                 self.evict(node, &ids);
             }

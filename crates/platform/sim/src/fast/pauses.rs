@@ -109,6 +109,7 @@ mod tests {
     use farfork_platform::simulated::Totals;
     use farfork_platform::simulated::agents::Later;
     use farfork_policy::growth::OneByOne;
+    use farfork_policy::node::NodeRef;
     use farfork_policy::settings::Growth;
     use farfork_scheduler::{Claim, History, StartOrder};
     use farfork_types::Tiering;
@@ -143,7 +144,7 @@ mod tests {
     /// A busy instance of the function.
     fn reserved(machine: &mut Machine<'_, Nothing>) -> u64 {
         let claim = Claim { memory_mb: 256, expected_bytes: Some(20 << 20) };
-        let (node, most_bytes) = ("node1".to_owned(), claim.most_bytes());
+        let (node, most_bytes) = (NodeRef::numbered(0), claim.most_bytes());
         let order = StartOrder { node, is_clone: false, claim, most_bytes, tiering: Tiering::Mow };
         let one = Instance {
             function: 0,

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use farfork_platform::simulated::Totals;
 use farfork_platform::simulated::agents::Agents;
 use farfork_policy::Memory;
-use farfork_policy::admission::{Asker, Idle};
+use farfork_policy::admission::Asker;
+use farfork_policy::node::NodeRef;
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::reclaim::ImageFacts;
 use farfork_policy::share::ALL;
@@ -84,11 +85,11 @@ pub struct World {
     /// What could end for others.
     pub fleet: Fleet,
     /// What images save.
-    pub usage: ImageUsage,
+    pub usage: ImageUsage<u32>,
     /// The instances.
     pub instances: ByNumber<Instance>,
     /// Bytes of each function's image, if there is one.
-    images: BTreeMap<String, u64>,
+    images: BTreeMap<u32, u64>,
     pool_bytes: u64,
     /// Size of far memory, if it is limited.
     far_bytes: Option<u64>,
@@ -189,53 +190,57 @@ impl World {
         }
     }
 
-    /// The ghosts that wait on a node.
-    fn idle_ghosts(&self, now_us: u64, node: &str) -> Vec<Idle> {
-        let ledger = &self.agents.ledger;
-        ledger.node(node).map_or_else(Vec::new, |node| ledger.idle_ghosts(node, now_us))
-    }
-
     /// What is on a node: instances, and ghosts, which count as idle.
-    pub fn occupancy(&self, now_us: u64, node: &str) -> Occupancy {
-        let mut occupancy = self.fleet.on(now_us, node);
-        occupancy.idle.extend(self.idle_ghosts(now_us, node));
+    pub fn occupancy(&self, now_us: u64, node: NodeId) -> Occupancy {
         let ledger = &self.agents.ledger;
-        occupancy.is_settling |= ledger.node(node).is_some_and(|node| ledger.has_set_aside(node));
+        let mut occupancy = self.fleet.on(now_us, ledger.name(node));
+        occupancy.idle.extend(ledger.idle_ghosts(node, now_us));
+        occupancy.is_settling |= ledger.has_set_aside(node);
         occupancy
     }
 
-    /// Puts an image into the pool. Returns what was asked for and what was free if there is no room.
-    pub fn put_image(&mut self, name: &str, needed: u64) -> Result<(), (u64, u64)> {
+    /// Bytes of that which could become free.
+    fn could_free(&self, now_us: u64, node: NodeId) -> u64 {
+        let ledger = &self.agents.ledger;
+        let ghosts = ledger.idle_ghosts(node, now_us);
+        let bytes: u64 = ghosts.iter().map(|ghost| ghost.bytes).sum();
+        self.fleet.could_free(now_us, ledger.name(node)) + bytes
+    }
+
+    /// Puts a function's image into the pool. Returns what was asked for and what was free if there is no room.
+    pub fn put_image(&mut self, function: u32, needed: u64) -> Result<(), (u64, u64)> {
         let free = self.pool().free_below(1000);
         if free < needed {
             // A part was allocated before.
             let given = free / 10 * 9;
             return Err((needed - given, free - given));
         }
-        self.images.insert(name.to_owned(), needed);
+        self.images.insert(function, needed);
         self.totals.pool_bytes += needed;
         Ok(())
     }
 
-    /// Removes an image, if it exists.
-    pub fn remove_image(&mut self, name: &str) {
+    /// Removes a function's image of this name, if it exists.
+    pub fn remove_image(&mut self, function: u32, name: &str) {
         self.agents.forget_image(name);
-        self.usage.remove(name);
-        self.totals.pool_bytes -= self.images.remove(name).unwrap_or(0);
+        self.usage.remove(&function);
+        self.totals.pool_bytes -= self.images.remove(&function).unwrap_or(0);
     }
 
-    /// All images, and what they save. `name` is the name of a function's image.
+    /// All images, and what they save, in the order of their names. `name` is the name of a function's image.
     pub fn image_facts(&mut self, now_us: u64, name: impl Fn(u32) -> String) -> Vec<ImageFacts> {
-        let mut nodes: BTreeMap<String, BTreeSet<NodeId>> = BTreeMap::new();
+        let mut nodes: BTreeMap<u32, BTreeSet<NodeId>> = BTreeMap::new();
         for one in self.instances.values().filter(|one| one.is_clone) {
-            nodes.entry(name(one.function)).or_default().insert(one.node);
+            nodes.entry(one.function).or_default().insert(one.node);
         }
-        let images = self.images.iter().map(|(name, bytes)| {
-            let ImageStats { starts_per_hour, saved_us } = self.usage.stats(now_us, name);
-            let nodes = nodes.get(name).map_or(0, BTreeSet::len) as u64;
-            ImageFacts { name: name.clone(), bytes: *bytes, nodes, starts_per_hour, saved_us }
+        let images = self.images.iter().map(|(function, bytes)| {
+            let ImageStats { starts_per_hour, saved_us } = self.usage.stats(now_us, function);
+            let nodes = nodes.get(function).map_or(0, BTreeSet::len) as u64;
+            ImageFacts { name: name(*function), bytes: *bytes, nodes, starts_per_hour, saved_us }
         });
-        images.collect()
+        let mut images: Vec<ImageFacts> = images.collect();
+        images.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        images
     }
 }
 
@@ -267,6 +272,10 @@ impl Surroundings for Around<'_> {
         self.world.agents.ledger.node_facts(claim, has_image.then_some(self.image_name))
     }
 
+    fn numbered(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts> {
+        self.world.agents.ledger.numbered_facts(claim, has_image.then_some(self.image_name))
+    }
+
     fn likeliest(&self, claim: Claim, has_image: bool) -> Option<Vec<NodeFacts>> {
         self.world.agents.ledger.likeliest(claim, has_image.then_some(self.image_name))
     }
@@ -279,13 +288,13 @@ impl Surroundings for Around<'_> {
         self.waiting().askers.insert(asker);
     }
 
-    fn occupancy(&self, node: &str) -> Occupancy {
-        self.world.occupancy(self.now_us, node)
+    fn occupancy(&self, node: &NodeRef) -> Occupancy {
+        let node = self.world.agents.ledger.numbered(node.number());
+        node.map_or_else(Occupancy::default, |node| self.world.occupancy(self.now_us, node))
     }
 
-    fn could_free(&self, node: &str) -> u64 {
-        let ghosts = self.world.idle_ghosts(self.now_us, node);
-        let bytes: u64 = ghosts.iter().map(|ghost| ghost.bytes).sum();
-        self.world.fleet.could_free(self.now_us, node) + bytes
+    fn could_free(&self, node: &NodeRef) -> u64 {
+        let node = self.world.agents.ledger.numbered(node.number());
+        node.map_or(0, |node| self.world.could_free(self.now_us, node))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use farfork_policy::node::NodeRef;
 use farfork_policy::placement::NodeFacts;
 use farfork_scheduler::{NewInstance, NoRoom, NotStarted, Occupancy, StartOrder, Surroundings};
 use farfork_types::LocalShare;
@@ -28,12 +29,12 @@ impl Surroundings for Around {
         self.shared.nodes.nodes(claim, has_image.then_some(&*self.image_name))
     }
 
-    fn occupancy(&self, node: &str) -> Occupancy {
-        self.shared.occupancy(node)
+    fn occupancy(&self, node: &NodeRef) -> Occupancy {
+        self.shared.occupancy(node.name())
     }
 
-    fn could_free(&self, node: &str) -> u64 {
-        self.shared.could_free(node)
+    fn could_free(&self, node: &NodeRef) -> u64 {
+        self.shared.could_free(node.name())
     }
 }
 
@@ -126,7 +127,7 @@ impl Function {
             slot.start();
         }
         let start = Start {
-            node,
+            node: node.name().to_owned(),
             image: is_clone.then(|| self.image_name.clone()),
             kind: self.action.exec.kind.clone(),
             claim,
@@ -207,7 +208,7 @@ impl Function {
     fn make_room(&mut self, no_room: NoRoom) {
         match no_room {
             NoRoom::Wait => {}
-            NoRoom::Evict(node, ids) => self.shared.evict(&node, &ids),
+            NoRoom::Evict(node, ids) => self.shared.evict(node.name(), &ids),
             NoRoom::Refuse(call) => self.give_up(call, "no node has room for another instance"),
             NoRoom::NoNode(calls) => self.give_up(calls, "no node answers"),
         }

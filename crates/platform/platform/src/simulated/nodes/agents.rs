@@ -24,7 +24,7 @@ impl SimulatedNodes {
         let clock = Clock::default();
         self.ghosts = Some((Arc::clone(&advisor), clock));
         let mut state = self.state();
-        let names = state.nodes.iter().map(|node| node.name.clone());
+        let names = state.nodes.iter().map(|node| node.node.name().to_owned());
         let budget_bytes = state.nodes.first().map_or(0, |node| node.memory.budget_bytes);
         let mut agents = Agents::new(names, budget_bytes, growth, has_ghosts);
         agents.begin(clock.now_us(), &*advisor);

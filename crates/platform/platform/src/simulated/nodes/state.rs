@@ -143,11 +143,11 @@ impl State {
     pub(super) fn facts(&self) -> Vec<NodeFacts> {
         let mut nodes = self.nodes.clone();
         for node in &mut nodes {
-            for alive in self.alive.values().filter(|alive| alive.node == node.name) {
+            for alive in self.alive.values().filter(|alive| alive.node == node.node.name()) {
                 node.memory.used_bytes += self.taken(alive);
                 node.starting += u64::from(alive.is_starting);
             }
-            if self.has_ghosts(&node.name) {
+            if self.has_ghosts(node.node.name()) {
                 node.memory.used_bytes += self.ghosts.values().sum::<u64>() + self.ending_bytes;
             }
         }
@@ -159,7 +159,7 @@ impl State {
     }
 
     pub(super) fn has_room(&self, node: &str, bytes: u64) -> bool {
-        let facts = self.facts().into_iter().find(|facts| facts.name == node);
+        let facts = self.facts().into_iter().find(|facts| facts.node.name() == node);
         facts.is_some_and(|facts| facts.memory.free_below(1000) >= bytes)
     }
 
