@@ -76,72 +76,86 @@ impl Platform for Counted {
 
 /// Its memory.
 #[derive(Clone)]
-pub(super) struct Seen(Mapped);
+pub(super) struct Seen {
+    mapped: Mapped,
+    /// Where this begins in the region.
+    first: usize,
+}
 
 impl From<Mapped> for Seen {
     fn from(mapped: Mapped) -> Seen {
-        Seen(mapped)
+        Seen { mapped, first: 0 }
+    }
+}
+
+impl Seen {
+    fn use_metadata(&self, at: usize) {
+        use_metadata(self.first + at);
     }
 }
 
 impl Words for Seen {
     fn byte(&self, at: usize) -> u8 {
-        use_metadata(at);
-        self.0.byte(at)
+        self.use_metadata(at);
+        self.mapped.byte(at)
     }
 
     fn byte_within(&self, at: usize) -> Option<u8> {
-        use_metadata(at);
-        self.0.byte_within(at)
+        self.use_metadata(at);
+        self.mapped.byte_within(at)
     }
 
     fn set_byte(&self, at: usize, value: u8) {
-        use_metadata(at);
-        self.0.set_byte(at, value);
+        self.use_metadata(at);
+        self.mapped.set_byte(at, value);
+    }
+
+    fn tail(&self, at: usize) -> Seen {
+        Seen { mapped: self.mapped.tail(at), first: self.first + at }
     }
 
     fn replace_own_byte(&self, at: usize, from: u8, to: u8) -> bool {
-        use_metadata(at);
-        self.0.replace_own_byte(at, from, to)
+        self.use_metadata(at);
+        self.mapped.replace_own_byte(at, from, to)
     }
 
     fn claim_byte(&self, at: usize, from: u8, to: u8) -> bool {
-        use_metadata(at);
-        self.0.claim_byte(at, from, to)
+        self.use_metadata(at);
+        self.mapped.claim_byte(at, from, to)
     }
 
     fn word(&self, at: usize) -> u64 {
-        use_metadata(at);
-        self.0.word(at)
+        self.use_metadata(at);
+        self.mapped.word(at)
     }
 
     fn set_word(&self, at: usize, value: u64) {
-        use_metadata(at);
-        self.0.set_word(at, value);
+        self.use_metadata(at);
+        self.mapped.set_word(at, value);
     }
 
     fn claim_word(&self, at: usize, from: u64, to: u64) -> bool {
-        use_metadata(at);
-        self.0.claim_word(at, from, to)
+        self.use_metadata(at);
+        self.mapped.claim_word(at, from, to)
     }
 
     fn sleep(&self, at: usize, seen: u32, time: Duration) -> bool {
-        self.0.sleep(at, seen, time)
+        self.mapped.sleep(at, seen, time)
     }
 
     fn wake(&self, at: usize) {
-        self.0.wake(at);
+        self.mapped.wake(at);
     }
 
     fn order_with_others(&self) {
-        self.0.order_with_others();
+        self.mapped.order_with_others();
     }
 
     fn flush(&self, at: usize, bytes: usize) {
-        self.0.flush(at, bytes);
+        self.mapped.flush(at, bytes);
     }
 
     fn invalidate(&self, at: usize, bytes: usize) {
-        self.0.invalidate(at, bytes);
+        self.mapped.invalidate(at, bytes);
     }
 }
