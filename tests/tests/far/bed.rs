@@ -10,7 +10,7 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
 use serde_json::Value;
 
-/// The limit of a read, as it is without an option. A test on a busy machine must not end for want of time.
+/// The limit of a read, as it is without an option: a test on a busy machine must not end at it.
 const PATIENT: Duration = Duration::from_secs(5);
 /// The same in tests that wait until it has passed.
 const HASTY: Duration = Duration::from_secs(2);
