@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farfork_types::TlsFiles;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::Pid;
+use rustix::process::{Pid, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::error::FarError;
@@ -178,13 +178,13 @@ fn in_words(error: io::Error) -> io::Error {
     }
 }
 
-/// The process that listens at `socket`, which need not answer.
+/// The process that listens at `socket`, which need not answer, and its user.
 ///
 /// # Errors
 /// None listens there.
-pub(crate) fn listening_process(socket: &Path) -> io::Result<Pid> {
+pub(crate) fn listening_process(socket: &Path) -> io::Result<(Pid, Uid)> {
     let credentials = socket_peercred(UnixStream::connect(socket)?)?;
-    Ok(credentials.pid)
+    Ok((credentials.pid, credentials.uid))
 }
 
 /// Sends one document.

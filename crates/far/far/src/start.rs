@@ -13,7 +13,7 @@ use farfork_types::{Cid, TlsFiles};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::statfs;
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
 use crate::control::{Answer, Ask, Status, ask, listening_process};
@@ -221,10 +221,13 @@ fn is_silent(error: &FarError) -> bool {
 /// Kills the far process, whose file system has ended. Its holder sees that, starts another one, which finds no file system,
 /// and ends.
 fn kill_silent(place: &Place) -> io::Result<()> {
-    let known = listening_process(&place.socket())?;
+    let (known, owner) = listening_process(&place.socket())?;
     let process = pidfd_open(known, PidfdFlags::empty())?;
+    if owner != geteuid() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's"));
+    }
     // The pid may have become another process before it was opened; that one does not listen there.
-    if listening_process(&place.socket())? == known {
+    if listening_process(&place.socket())? == (known, owner) {
         pidfd_send_signal(process, Signal::KILL)?;
     }
     Ok(())

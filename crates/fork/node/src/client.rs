@@ -16,6 +16,7 @@ use farfork_types::{Cid, LocalShare};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::channel::{Channel, limit_waiting};
 use crate::error::NodeError;
@@ -135,10 +136,15 @@ impl Client {
         match received.document {
             Reply::Running(mut running) => {
                 running.pid = received.about.unwrap_or(running.pid);
+                // From here on the clone lives without the agent. Before that nothing may be reported of it: it ends
+                // with the agent, or would live on unknown if that is killed just after it let it live.
+                let process = Pid::from_raw(running.pid)
+                    .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 self.channel.send(&Call::Seen { pid: running.pid }, &[])?;
-                // From here on the clone lives without the agent. Before that nothing may be reported of it: if
-                // the agent is killed, it ends.
-                self.done()?;
+                self.done().inspect_err(|_| {
+                    // It has ended, or is another user's, if this fails.
+                    let _ = process.map(|process| pidfd_send_signal(process, Signal::KILL));
+                })?;
                 let client = Client { channel: self.channel.without_limit()? };
                 Ok(StartedClone { running, asked_us, client })
             }
@@ -366,27 +372,28 @@ impl StartedAgent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::libc;
     use nix::sys::socket::socketpair;
+    use std::os::unix::process::ExitStatusExt;
 
     /// An agent that starts a clone, and lets it live on, or is killed when it has the pid that its client sees.
-    fn agent(channel: &Channel, lets_live: bool) -> Result<(), NodeError> {
+    fn agent(channel: &Channel, pid: i32, lets_live: bool) -> Result<(), NodeError> {
         let call = channel.receive::<Call>()?.ok_or_else(gone)?;
         assert!(matches!(call.document, Call::Restore(_)));
-        let own = std::process::id() as i32;
-        channel.send_about(&Reply::Running(Running { pid: own, ..Running::default() }), own)?;
+        channel.send_about(&Reply::Running(Running { pid, ..Running::default() }), pid)?;
         let seen = channel.receive::<Call>()?.ok_or_else(gone)?;
-        assert_eq!(seen.document, Call::Seen { pid: own });
+        assert_eq!(seen.document, Call::Seen { pid });
         if lets_live { channel.send(&Reply::Done, &[]) } else { Ok(()) }
     }
 
     /// What is reported of an attached clone whose agent does that.
-    fn reported(lets_live: bool) -> Result<StartedClone, NodeError> {
+    fn reported(pid: i32, lets_live: bool) -> Result<StartedClone, NodeError> {
         let (here, there) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .expect("a pair of sockets");
         let there = Channel::new(there)?;
         std::thread::scope(|scope| {
-            let agent = scope.spawn(move || agent(&there, lets_live));
+            let agent = scope.spawn(move || agent(&there, pid, lets_live));
             let call = RestoreCall {
                 pool: "/pool".into(),
                 cid: "0".repeat(32),
@@ -409,9 +416,13 @@ mod tests {
 
     #[test]
     fn a_clone_is_reported_once_it_lives_without_the_agent() {
-        assert!(reported(true).is_ok());
-        // The init ends a clone whose agent is killed before.
-        let error = reported(false).expect_err("a clone that ends is reported");
+        let mut clone = Command::new("sleep").arg("600").spawn().expect("a process");
+        let pid = clone.id() as i32;
+        assert!(reported(pid, true).is_ok());
+        assert!(clone.try_wait().expect("its state").is_none(), "it lives on");
+        // The init ends a clone whose agent is killed before, and the client one that no process knows of.
+        let error = reported(pid, false).expect_err("a clone that ends is reported");
         assert!(matches!(error, NodeError::Connection(_)), "{error:?}");
+        assert_eq!(clone.wait().expect("its end").signal(), Some(libc::SIGKILL));
     }
 }

@@ -30,7 +30,8 @@ typedef uint64_t ff_ref;
 
 /* Opens a region. EPROTONOSUPPORT: another version. EBADMSG: damaged or truncated. EADDRINUSE: something
  * else is mapped at its address. EUSERS: all ids of clients are taken. EBUSY: its node-local metadata was removed, and clients use
- * it still; it is rebuilt after they have ended. */
+ * it still; it is rebuilt after they have ended. EACCES: region or metadata of another user. ESTALE: the metadata was rebuilt meanwhile;
+ * open it again. */
 ff_region *ff_open(const char *path);
 
 /* Frees all objects of this client, and closes its mailboxes. NULL is allowed. */

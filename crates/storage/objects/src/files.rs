@@ -67,6 +67,7 @@ impl Region {
     /// [`ObjectsError::InUse`], and those of [`Region::open`].
     pub fn destroy(path: &Path) -> Result<(), ObjectsError> {
         let (file, header) = open_file(path)?;
+        let found = file.metadata().map_err(ObjectsError::io("look at the region", path))?;
         let locks = KernelLocks::new(file);
         // Claims keep new clients out until the file is gone.
         let (_claims, living) =
@@ -75,7 +76,7 @@ impl Region {
             return Err(ObjectsError::InUse { path: path.to_owned(), clients: living });
         }
         // Before the region: without it, the file would stay for ever.
-        metadata::remove(&header)?;
+        metadata::remove(&found, &header)?;
         fs::remove_file(path).map_err(ObjectsError::io("remove the region", path))
     }
 }

@@ -8,7 +8,6 @@ use crate::census;
 use crate::error::ObjectsError;
 use crate::guards::OperationInfo;
 use crate::layout::{ClientId, IN_MAILBOX, MAILBOXES, PAGE_BYTES};
-use crate::metadata;
 use crate::region::{Platform, Region};
 use crate::span::Span;
 use crate::spans::span;
@@ -96,7 +95,7 @@ impl<P: Platform> Region<P> {
     fn metadata_info(&self) -> Option<MetadataInfo> {
         let parts = self.layout.node_local_parts();
         Some(MetadataInfo {
-            path: metadata::path(&self.header)?,
+            path: self.metadata.clone()?,
             bytes: PAGE_BYTES + parts.map(|part| part.end - part.start).iter().sum::<u64>(),
             generation: self.generation?,
         })

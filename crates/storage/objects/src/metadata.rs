@@ -53,23 +53,19 @@ struct Place<'a> {
     owner: (u32, u32),
     directory: OwnedFd,
     name: String,
+    named: PathBuf,
 }
 
-fn name(header: &Header) -> String {
-    header.uuid.iter().fold("farfork-region-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
-}
-
-/// The file of a region's metadata. `None` if it lies in the region.
-pub(crate) fn path(header: &Header) -> Option<PathBuf> {
-    match &header.metadata {
-        Metadata::Region => None,
-        Metadata::Node(directory) => Some(directory.join(name(header))),
-    }
+/// The region's file is part of the name: a copy of it has the same uuid, but locks and clients of its own.
+fn name(header: &Header, file: &fs::Metadata) -> String {
+    let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("farfork-region-{uuid}-{:x}-{:x}", file.dev(), file.ino())
 }
 
 /// Removes the metadata of a region that no client uses.
-pub(crate) fn remove(header: &Header) -> Result<(), ObjectsError> {
-    let Some(path) = path(header) else { return Ok(()) };
+pub(crate) fn remove(file: &fs::Metadata, header: &Header) -> Result<(), ObjectsError> {
+    let Metadata::Node(directory) = &header.metadata else { return Ok(()) };
+    let path = directory.join(name(header, file));
     match fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(ObjectsError::io("remove the metadata of the region,", &path)(error))
@@ -102,10 +98,15 @@ pub(crate) fn open<P: Platform>(
         let (metadata, path) = (place.path(), path.to_owned());
         return Err(ObjectsError::MetadataLost { path, metadata, clients: living });
     }
+    // It may have been destroyed since it was opened. From here on it cannot be.
+    if file.metadata().map_err(failed())?.nlink() == 0 {
+        return Err(failed()(Errno::NOENT.into()));
+    }
     let last = generation(&file).map_err(failed())?;
     let generation =
         if has_fault!(P, RebuildKeepsGeneration) { last.max(1) } else { last.wrapping_add(1) };
-    let fresh = NodeLocal { file: place.make(&layout, generation)?, generation };
+    let fresh =
+        NodeLocal { file: place.make(&layout, generation)?, generation, path: place.path() };
     if has_fault!(P, RebuildPublishesFirst) {
         place.publish(&fresh.file)?;
     }
@@ -144,11 +145,12 @@ impl<'a> Place<'a> {
             let (path, metadata) = (region.to_owned(), directory.clone());
             return Err(ObjectsError::ForeignMetadata { path, metadata, owner: owner.0 });
         }
-        Ok(Place { region, header, owner, directory: opened, name: name(header) })
+        let name = name(header, &found);
+        Ok(Place { region, header, owner, named: directory.join(&name), directory: opened, name })
     }
 
     fn path(&self) -> PathBuf {
-        path(self.header).unwrap_or_default()
+        self.named.clone()
     }
 
     /// The file, unless it is lost.
@@ -173,7 +175,7 @@ impl<'a> Place<'a> {
         let mut bytes = [0; PAGE_BYTES as usize];
         file.read_exact_at(&mut bytes, 0).map_err(failed())?;
         let is_it = bytes == self.encode(generation).map_err(failed())?;
-        Ok(is_it.then_some(NodeLocal { file, generation }))
+        Ok(is_it.then_some(NodeLocal { file, generation, path }))
     }
 
     fn foreign(&self) -> ObjectsError {

@@ -56,6 +56,7 @@ pub(crate) use has_fault;
 pub(crate) struct NodeLocal {
     pub(crate) file: File,
     pub(crate) generation: u64,
+    pub(crate) path: PathBuf,
 }
 
 /// What holds a client's id.
@@ -76,6 +77,8 @@ pub struct Region<P: Platform = Node> {
     pub(crate) path: PathBuf,
     /// Generation of node-local metadata.
     pub(crate) generation: Option<u64>,
+    /// Where that lies.
+    pub(crate) metadata: Option<PathBuf>,
     /// The code of guarded operations that this process has.
     completions: Arc<[Replaced<Completion<P>>; OPERATIONS]>,
 }
@@ -117,6 +120,7 @@ impl<P: Platform> Region<P> {
             header,
             path: path.to_owned(),
             generation: node_local.map(|other| other.generation),
+            metadata: node_local.map(|other| other.path.clone()),
             completions: Arc::default(),
         })
     }
@@ -131,6 +135,7 @@ impl<P: Platform> Region<P> {
             header: self.header.clone(),
             path: self.path.clone(),
             generation: self.generation,
+            metadata: self.metadata.clone(),
             completions: Arc::clone(&self.completions),
         }
     }

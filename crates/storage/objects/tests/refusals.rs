@@ -424,6 +424,28 @@ fn what_is_not_metadata_of_the_owner_is_refused() {
     }
 }
 
+/// It has the same uuid, and locks of its own: with the same metadata, its clients would take those of the other for dead.
+#[test]
+fn a_copy_of_a_region_has_metadata_of_its_own() {
+    let (directory, path, metadata) = node_local();
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    let object = client.allocate(64).expect("an object");
+    assert!(client.send(mailbox, object, Timeout::Poll).expect("a sender"));
+    drop(client);
+    let copy = directory.path().join("copy");
+    fs::copy(&path, &copy).expect("a copy");
+    for one in [&copy, &path] {
+        let mut client = Client::open(one).expect("a client");
+        let mailbox = client.mailbox("m", 2).expect("a mailbox");
+        assert_eq!(client.receive(mailbox, Timeout::Poll).expect("a receiver"), Some(object));
+        let info = client.region().info().expect("facts").metadata.expect("metadata");
+        assert_eq!(info.path == metadata, one == &path, "{}", info.path.display());
+    }
+    Region::destroy(&copy).expect("nothing uses it");
+    assert!(metadata.exists(), "the other's metadata stays");
+}
+
 #[test]
 fn impossible_places_of_metadata_are_refused() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");

@@ -79,6 +79,7 @@ fn the_document_has_the_promised_keys() {
         "instances",
         "memory_bytes",
         "violations",
+        "utilisation",
         "slower_runs",
         "wall_s",
         "requests_per_s",

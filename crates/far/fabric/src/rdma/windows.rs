@@ -53,6 +53,10 @@ impl Windows {
 
     /// Why a region has none.
     pub fn why_missing(&self, key: &RegionKey) -> Option<String> {
+        // A second thread that asked for the same one may have been late.
+        if self.known(key).is_some_and(|window| window.bytes > 0) {
+            return None;
+        }
         lock(&self.missing).get(&key.to_bytes()).map(|missing| missing.why.clone())
     }
 

@@ -35,7 +35,7 @@ pub trait Liveness {
     /// Whether a process, of this process's PID namespace, holds the claim of an id. False if this cannot be seen.
     fn is_held_by(&self, id: ClientId, pid: u32) -> bool;
 
-    /// Waits for the turn: the right to make a mailbox. No other operation takes it.
+    /// Waits for the turn: the right to make a mailbox, or to rebuild lost metadata. No other operation takes it.
     ///
     /// # Errors
     /// Those of the mechanism.
