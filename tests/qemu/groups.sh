@@ -70,7 +70,7 @@ is_clear() {
 }
 
 doctor() {
-    "$FARFORK_BIN" doctor | grep -e 'cgroup v2: made a group with a memory limit'
+    "$FARFORK_BIN" doctor | grep -e 'cgroup v2: created a group with a memory limit'
 }
 
 # Takes back from groups what others have had the root give them.
