@@ -65,7 +65,7 @@ impl Cutter {
     }
 }
 
-/// Without a share there is no near part between two far ones.
+/// With a share of 0, far parts follow each other without a near one between them.
 fn join(spans: &mut Vec<Span>, next: Span) {
     match spans.last_mut() {
         Some(last) if last.address + last.bytes == next.address => last.bytes += next.bytes,

@@ -66,7 +66,7 @@ pub fn prefer_far(overlay: &MemberOverlay) {
     }
 }
 
-/// Whether memory of some process was cut for that.
+/// Whether memory may have been cut for that: the clone has a share, and the node far memory.
 pub fn has_far() -> bool {
     // SAFETY: called with an overlay only.
     unsafe { (*(window::OVERLAY as *const OverlayHeader)).far_nodes != 0 }
