@@ -33,6 +33,8 @@ pub mod kcmp;
 #[cfg(feature = "std")]
 pub mod keys;
 #[cfg(feature = "std")]
+pub mod layer;
+#[cfg(feature = "std")]
 pub mod limits;
 #[cfg(feature = "std")]
 pub mod memfd;
@@ -76,6 +78,10 @@ pub mod socket;
 pub mod socket_file;
 #[cfg(feature = "std")]
 pub mod status;
+#[cfg(feature = "std")]
+pub mod stored;
+#[cfg(feature = "std")]
+pub mod sync;
 #[cfg(feature = "std")]
 pub mod tcp_repair;
 #[cfg(feature = "std")]

@@ -9,6 +9,8 @@ mod cid;
 #[cfg(feature = "std")]
 pub mod elastic;
 #[cfg(feature = "std")]
+pub mod misses;
+#[cfg(feature = "std")]
 mod printable;
 mod share;
 mod tiering;

@@ -219,6 +219,10 @@ pub struct GhostCall {
     /// Files and directories of the node that are there all the same.
     #[serde(default)]
     pub shown: Vec<PathBuf>,
+    /// Directories of the node to which processes in the agent's own container can write: it keeps what they
+    /// write in memory, for itself.
+    #[serde(default)]
+    pub layered: Vec<PathBuf>,
     /// Whether all other files of the node are read-only in the agent's own container, which then has
     /// terminals of its own.
     #[serde(default)]
