@@ -10,7 +10,8 @@
  * Forks: a process makes a seed of itself, and clones of it start on any machine (ff_prepare).
  *
  * Errors: NULL or -1, with errno; ff_error() has the words. In a region of "farfork region create --checked", misuse is found
- * and goes to the standard error, too; FARFORK_CHECKED=abort,trace ends the process there.
+ * and goes to the standard error, too; FARFORK_CHECKED=abort,trace ends the process there. FARFORK_PROTECTED=1 lets only the
+ * library write to the tables of regions, by a protection key; without one, ff_open fails with EOPNOTSUPP.
  */
 #ifndef FARFORK_H
 #define FARFORK_H

@@ -16,14 +16,16 @@ pub(crate) struct Audit {
     pub(crate) lost: Vec<u32>,
     /// As many references as their count says do not exist, or there are more.
     pub(crate) miscounted: Vec<u32>,
+    /// References mean them, but only from objects that nothing holds: circles, and what hangs on these.
+    pub(crate) unreachable: Vec<u32>,
 }
 
-/// Counts the references to every object. Clients go on meanwhile. Objects that refer to each other in a circle keep
-/// each other and are not found.
+/// Counts the references to every object, and follows them from what is held. Clients go on meanwhile.
 pub(crate) fn structures<P: Platform>(region: &Region<P>) -> Audit {
     let mut references: HashMap<u32, u32> = HashMap::new();
     let mut linked = Vec::new();
     let mut listed = HashSet::new();
+    let mut held = Vec::new();
     census::objects(region, |Seen { granule, owner, .. }| {
         if owner == SHARED {
             let record = Record(granule);
@@ -34,13 +36,16 @@ pub(crate) fn structures<P: Platform>(region: &Region<P>) -> Audit {
         let targets = (0..node.fields)
             .filter_map(|field| region.granule_of(region.words.word(node.field(region, field))));
         targets.for_each(|target| *references.entry(target).or_default() += 1);
-        if owner == LINKED {
-            linked.push(granule);
+        match owner {
+            LINKED => linked.push(granule),
+            _ => held.push(granule),
         }
     });
     for id in ClientId::all() {
         follow(region, region.layout.dying(id), &mut listed);
     }
+    held.extend(&listed);
+    let reached = reach(region, held);
     let mut audit = Audit::default();
     for granule in linked {
         let found = references.remove(&granule).unwrap_or(0);
@@ -49,12 +54,25 @@ pub(crate) fn structures<P: Platform>(region: &Region<P>) -> Audit {
             audit.miscounted.push(granule);
         } else if count == 0 && !listed.contains(&granule) {
             audit.lost.push(granule);
+        } else if !reached.contains(&granule) {
+            audit.unreachable.push(granule);
         }
     }
     // References to memory that is free.
     let owner = |granule: &u32| region.words.byte(region.layout.owner(*granule));
     audit.miscounted.extend(references.into_keys().filter(|granule| owner(granule) == FREE));
     audit
+}
+
+/// Objects of structures that references lead to from these, and these.
+fn reach<P: Platform>(region: &Region<P>, mut from: Vec<u32>) -> HashSet<u32> {
+    let mut reached: HashSet<u32> = from.iter().copied().collect();
+    while let Some(granule) = from.pop() {
+        let Some(node) = node(region, granule) else { continue };
+        let targets = (0..node.fields).filter_map(|field| node.target(region, field));
+        from.extend(targets.map(|to| to.granule).filter(|to| reached.insert(*to)));
+    }
+    reached
 }
 
 /// The objects of a list. Ends where it meets one that it has seen.

@@ -44,6 +44,8 @@ pub struct Check {
     /// Objects of owners that are not clients, owner bytes where no object can begin, slots that name no place for
     /// objects, spans with impossible words.
     pub foreign: u64,
+    /// Objects of structures that nothing holds, but which refer to each other in a circle. Nothing frees them. Not damage.
+    pub unreachable: u64,
     /// Dead clients that were recovered before.
     pub clients_recovered: u64,
 }
@@ -52,7 +54,7 @@ pub struct Check {
 const PASSES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is wrong, and with which granule, span or slot.
+/// What is wrong, or leaks, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Wrong {
     Lost(u32),
@@ -61,6 +63,7 @@ enum Wrong {
     Foreign(u32),
     ForeignSpan(u32),
     ForeignSlot(usize),
+    Unreachable(u32),
 }
 
 impl<P: Platform> Region<P> {
@@ -88,6 +91,7 @@ impl<P: Platform> Region<P> {
             foreign: count(|wrong| {
                 matches!(wrong, Wrong::Foreign(_) | Wrong::ForeignSpan(_) | Wrong::ForeignSlot(_))
             }),
+            unreachable: count(|wrong| matches!(wrong, Wrong::Unreachable(_))),
             clients_recovered: recovered,
             ..check
         })
@@ -142,6 +146,7 @@ fn pass<P: Platform>(region: &Region<P>) -> Result<(Check, HashSet<Wrong>), Obje
     let audit = audit::structures(region);
     wrong.extend(audit.lost.into_iter().map(Wrong::Lost));
     wrong.extend(audit.miscounted.into_iter().map(Wrong::Double));
+    wrong.extend(audit.unreachable.into_iter().map(Wrong::Unreachable));
     for at in region.layout.spans() {
         wrong.extend(wrong_span(region, at, &is_client));
     }

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::checks::{self, Checks};
+use crate::checks::Checks;
 use crate::error::ObjectsError;
 use crate::heap::Heap;
-use crate::layout::{ClientId, FREE, GRANULE_BYTES, LINKED, READY, span_of};
+use crate::ids;
+use crate::layout::{ClientId, FREE, GRANULE_BYTES, LINKED, span_of};
 use crate::mailbox::{self, Ends, Mailbox, Received};
 use crate::nodes::{Actor, has_references};
-use crate::recovery::{give_back, recover_if_dead};
+use crate::recovery::give_back;
 use crate::region::{Claim, Node, Platform, Region, has_fault};
 use crate::sizes::Class;
 use crate::spans::{room, span};
@@ -81,22 +82,10 @@ impl<P: Platform> Client<P> {
 
     fn open_once(path: &Path) -> Result<Client<P>, ObjectsError> {
         let region = Region::<P>::open(path)?;
-        for id in ClientId::all() {
-            if region.is_in_use(id) && !recover_if_dead(&region, id)? {
-                continue;
-            }
-            let Some(claim) = region.claim(id)? else { continue };
-            // Another process may have taken it, and died, meanwhile.
-            if region.is_in_use(id) {
-                continue;
-            }
-            let process = u64::from(std::process::id());
-            checks::begin(&region, id);
-            region.words.set_word(region.layout.client_pid(id), process);
-            region.words.set_word(region.layout.client(id), READY);
-            return Ok(Client::with(region, id, claim));
+        match ids::take(&region)? {
+            Some((id, claim)) => Ok(Client::with(region, id, claim)),
+            None => Err(ObjectsError::ClientsFull { path: path.to_owned() }),
         }
-        Err(ObjectsError::ClientsFull { path: path.to_owned() })
     }
 
     /// The client of an id. Also of a dead one, for which the holder of its claim goes on.
@@ -210,7 +199,7 @@ impl<P: Platform> Client<P> {
                 actor.let_die(granule);
                 actor.free_dying();
             }
-            false => self.heap.free_other(&self.region, granule),
+            false => self.heap.free_any(&self.region, granule),
         }
     }
 

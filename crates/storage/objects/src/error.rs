@@ -58,27 +58,27 @@ pub enum ObjectsError {
         /// Number of living clients.
         clients: usize,
     },
-    /// Another process has rebuilt the metadata.
+    /// This process has lost metadata mapped, which is rebuilt by another process or when this one has closed it.
     #[error(
-        "cannot go on with the region at {path}: its metadata was lost and rebuilt since this process opened it; \
-         open it again",
+        "cannot go on with the region at {path}: its metadata was lost since this process opened it; \
+         close all handles of it in this process, and open it again",
         path = path.display()
     )]
     MetadataReplaced {
         /// The region.
         path: PathBuf,
     },
-    /// What is where node-local metadata belongs is not the owner's file.
+    /// The directory of node-local metadata is one in which its owner could not have put it.
     #[error(
-        "cannot open the region at {path}: {metadata}, where its metadata belongs, is not a file of user {owner}; \
-         remove it",
+        "cannot open the region at {path}: its metadata belongs into {metadata}, which is neither a directory of user {owner} nor \
+         one of all users with the sticky bit; open it as that user",
         path = path.display(),
         metadata = metadata.display()
     )]
     ForeignMetadata {
         /// The region.
         path: PathBuf,
-        /// Where its metadata belongs.
+        /// The directory.
         metadata: PathBuf,
         /// Owner of the region.
         owner: u32,
@@ -164,6 +164,19 @@ pub enum ObjectsError {
         address: u64,
         /// Its end there.
         end: u64,
+    },
+    /// No protection key is available for its metadata.
+    #[error(
+        "cannot protect the metadata of the region at {path}: this machine has no protection keys, or this process uses \
+         all of them ({}); unset FARFORK_PROTECTED to use the region without",
+        words::of(.source),
+        path = path.display()
+    )]
+    NoProtectionKey {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// All ids of clients are taken.
     #[error(
@@ -378,6 +391,7 @@ impl ObjectsError {
             | ObjectsError::Damaged { .. }
             | ObjectsError::Truncated { .. } => libc::EBADMSG,
             ObjectsError::AddressTaken { .. } => libc::EADDRINUSE,
+            ObjectsError::NoProtectionKey { .. } => libc::EOPNOTSUPP,
             ObjectsError::LostId { .. } => libc::EOWNERDEAD,
             ObjectsError::ClientsFull { .. } => libc::EUSERS,
             ObjectsError::InUse { .. }

@@ -2,21 +2,26 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::ObjectsError;
 use crate::header::{BadHeader, DIRECTORY_BYTES, HEADER_BYTES, Header, Metadata, VERSION};
-use crate::layout::{GRANULE_BYTES, Layout};
+use crate::layout::Layout;
 use crate::liveness::{KernelLocks, claim_all};
 use crate::metadata;
 use crate::region::{Node, Platform, Region};
+use crate::words;
 
-/// Regions begin at multiples of this between 32 and 48 TiB: loaders, heaps and stacks lie elsewhere, and
+/// Regions begin at multiples of this, a huge page, between 32 and 48 TiB: loaders, heaps and stacks lie elsewhere, and
 /// so does the memory of clones.
-const ADDRESS_STEP: u64 = 1 << 30;
+const ADDRESS_STEP: u64 = 2 << 20;
 const FIRST_ADDRESS: u64 = 0x2000_0000_0000;
 const ADDRESS_STEPS: u64 = (16 << 40) / ADDRESS_STEP;
+
+/// How many addresses are drawn until one is free in this process.
+const MOST_DRAWS: usize = 64;
 
 impl Region {
     /// Makes a region file. Its memory is there from the beginning, so that no client runs out of it later.
@@ -67,16 +72,14 @@ impl Region {
     /// [`ObjectsError::InUse`], and those of [`Region::open`].
     pub fn destroy(path: &Path) -> Result<(), ObjectsError> {
         let (file, header) = open_file(path)?;
-        let found = file.metadata().map_err(ObjectsError::io("look at the region", path))?;
-        let locks = KernelLocks::new(file);
+        let again = file.try_clone().map_err(ObjectsError::io("look at the region", path))?;
+        let locks = KernelLocks::new(again);
         // Claims keep new clients out until the file is gone.
-        let (_claims, living) =
-            claim_all(&locks).map_err(ObjectsError::io("look for clients of the region", path))?;
-        if living > 0 {
-            return Err(ObjectsError::InUse { path: path.to_owned(), clients: living });
-        }
+        let _claims = claim_all(&locks)
+            .map_err(ObjectsError::io("look for clients of the region", path))?
+            .map_err(|clients| ObjectsError::InUse { path: path.to_owned(), clients })?;
         // Before the region: without it, the file would stay for ever.
-        metadata::remove(&found, &header)?;
+        metadata::remove(&file, path, &header)?;
         fs::remove_file(path).map_err(ObjectsError::io("remove the region", path))
     }
 }
@@ -127,27 +130,62 @@ fn fill(
     metadata: &Metadata,
 ) -> Result<(), ObjectsError> {
     let no_memory = || ObjectsError::io("get memory for the region", path);
-    let flags = rustix::fs::FallocateFlags::empty();
-    // Owner bytes at its end may lie elsewhere.
-    let own = match metadata {
-        Metadata::Region => bytes,
-        Metadata::Node(_) => bytes - bytes / GRANULE_BYTES,
-    };
-    rustix::fs::fallocate(file, flags, 0, own).map_err(|errno| no_memory()(errno.into()))?;
+    for own in own_parts(bytes, metadata) {
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(file, flags, own.start, own.end - own.start)
+            .map_err(|errno| no_memory()(errno.into()))?;
+    }
     file.set_len(bytes).map_err(no_memory())?;
-    let mut random = [0; 24];
-    getrandom::fill(&mut random)
-        .map_err(std::io::Error::from)
-        .map_err(ObjectsError::io("get random numbers for the region", path))?;
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(&random[..16]);
-    let step = random[16..].iter().fold(0, |step, byte| step << 8 | u64::from(*byte));
-    let address = FIRST_ADDRESS + step % ADDRESS_STEPS * ADDRESS_STEP;
+    let no_numbers = || ObjectsError::io("get random numbers for the region", path);
+    let uuid = draw().map_err(no_numbers())?;
+    let address = address(draw, |address| words::is_free(address, bytes)).map_err(no_numbers())?;
     let header = Header { bytes, address, uuid, is_checked, metadata: metadata.clone() };
     // The last step: a file without a header is not a region.
     (&*file)
         .write_all(&header.encode())
         .map_err(ObjectsError::io("write the header of the region", path))
+}
+
+fn draw<const BYTES: usize>() -> std::io::Result<[u8; BYTES]> {
+    let mut random = [0; BYTES];
+    getrandom::fill(&mut random)?;
+    Ok(random)
+}
+
+/// An address for a region. It is drawn, as other processes will need the same one beside those of their other regions, and
+/// it is one that is free in this process, which mostly uses the region, too. A process that has none left may still make
+/// regions for others.
+fn address(
+    draw: impl Fn() -> std::io::Result<[u8; 8]>,
+    is_free: impl Fn(u64) -> bool,
+) -> std::io::Result<u64> {
+    let of = |random| FIRST_ADDRESS + u64::from_le_bytes(random) % ADDRESS_STEPS * ADDRESS_STEP;
+    let mut address = of(draw()?);
+    for _ in 1..MOST_DRAWS {
+        if is_free(address) {
+            break;
+        }
+        address = of(draw()?);
+    }
+    Ok(address)
+}
+
+/// What of a region does not lie in node-local memory.
+fn own_parts(bytes: u64, metadata: &Metadata) -> Vec<Range<u64>> {
+    let layout = match metadata {
+        Metadata::Region => None,
+        Metadata::Node(_) => Layout::node_local(bytes),
+    };
+    let mut begin = 0;
+    let mut own = Vec::new();
+    for part in
+        layout.iter().flat_map(Layout::node_local_parts).chain(std::iter::once(bytes..bytes))
+    {
+        own.push(begin..part.start);
+        begin = part.end;
+    }
+    own.retain(|part| !part.is_empty());
+    own
 }
 
 /// Why a region cannot be opened. Another user's is refused.
@@ -205,5 +243,41 @@ impl<P: Platform> Region<P> {
             Metadata::Region => Region::map(file, header, layout, path, None),
             Metadata::Node(_) => metadata::open(file, header, layout, path),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// An address that another region of this process has is not given again.
+    #[test]
+    fn a_new_region_lies_beside_those_of_its_process() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = directory.path().join("region");
+        Region::create(&path, 2 << 20).expect("a region");
+        let other = Region::<Node>::open(&path).expect("a region").header().address;
+        let step = (other - FIRST_ADDRESS) / ADDRESS_STEP;
+        // Of 64 MiB, it would reach into the other one from 31 steps before it, too.
+        let steps = [step, step - 31, step + 1];
+        let region = Region::<Node>::open(&path).expect("a region");
+        let draws = Cell::new(0);
+        let draw = || Ok(steps[draws.replace(draws.get() + 1)].to_le_bytes());
+        let found = address(draw, |address| words::is_free(address, 64 << 20)).expect("drawn");
+        assert_eq!((draws.get(), found), (3, other + ADDRESS_STEP));
+        drop(region);
+        assert!(words::is_free(other, 64 << 20), "it is free again");
+    }
+
+    /// Where none is free, as in a process that uses other memory there, the region is for others.
+    #[test]
+    fn drawing_ends() {
+        let draws = Cell::new(0);
+        let draw = || Ok((draws.replace(draws.get() + 1) as u64 + ADDRESS_STEPS).to_le_bytes());
+        let found = address(draw, |_| false).expect("drawn");
+        assert_eq!(draws.get(), MOST_DRAWS);
+        assert_eq!(found, FIRST_ADDRESS + (MOST_DRAWS as u64 - 1) * ADDRESS_STEP);
     }
 }

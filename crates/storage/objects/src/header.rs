@@ -10,8 +10,8 @@ use crate::layout::Layout;
 pub const VERSION: u32 = 3;
 /// Version of the format of a checked region: objects have trailers.
 pub const CHECKED_VERSION: u32 = 4;
-/// Version of the format of a region whose metadata is in node-local memory.
-pub const NODE_VERSION: u32 = 5;
+/// Version of the format of a region whose metadata is in node-local memory. (5 had intents and locks in the region.)
+pub const NODE_VERSION: u32 = 6;
 /// Most bytes of the path of a directory of node-local metadata.
 pub(crate) const DIRECTORY_BYTES: usize = 256;
 const DIRECTORY_AT: usize = 48;
@@ -103,7 +103,7 @@ impl Header {
             return Err(BadHeader::NotARegion);
         }
         let version = number(&bytes[8..12]) as u32;
-        if !(VERSION..=NODE_VERSION).contains(&version) {
+        if ![VERSION, CHECKED_VERSION, NODE_VERSION].contains(&version) {
             return Err(BadHeader::Version(version));
         }
         if number(&bytes[CHECKSUM_AT..]) != u64::from(crc32c::crc32c(&bytes[..CHECKSUM_AT])) {
@@ -156,7 +156,7 @@ mod tests {
         for (is_checked, path) in [(false, "/dev/shm"), (true, "/dev/shm/another")] {
             let metadata = Metadata::Node(path.into());
             let bytes = Header { is_checked, metadata, ..HEADER }.encode();
-            assert_eq!(bytes[8..16], [5, 0, 0, 0, u8::from(is_checked), 0, 0, 0]);
+            assert_eq!(bytes[8..16], [6, 0, 0, 0, u8::from(is_checked), 0, 0, 0]);
             assert_eq!(bytes[48..48 + path.len()], *path.as_bytes());
             assert!(bytes[48 + path.len()..4092].iter().all(|byte| *byte == 0));
             let decoded = Header::decode(&bytes).expect("a header");

@@ -19,7 +19,7 @@ use crate::layout::{ClientId, FREE, GRANULE_BYTES, Layout, SPAN_GRANULES, span_o
 use crate::nodes::Keeper;
 use crate::recovery::recover_dead;
 use crate::region::{Platform, Region, has_fault};
-use crate::runs;
+use crate::runs::{self, Search};
 use crate::sizes::{Class, END};
 use crate::spans::{self, Found};
 use crate::words::Words;
@@ -44,6 +44,8 @@ const PLAIN: usize = 64;
 struct Lists {
     free: Vec<u32>,
     freed: Vec<u32>,
+    /// Was taken from the first list, and takes more than a store to allocate.
+    refused: Option<u32>,
 }
 
 /// The spans of one class.
@@ -71,6 +73,8 @@ pub(crate) struct Heap {
     bins: Box<[Bin]>,
     /// Where the next look for a span begins.
     next_span: u32,
+    /// The same, for spans beside each other.
+    runs: Search,
     /// Objects sent: others may have freed so many in own spans.
     sent: usize,
     /// The lists of a checked client, where the fast path does not see them.
@@ -98,6 +102,7 @@ impl Heap {
             bins: (0..END).map(Class::at_index).map(bin).collect(),
             kinds: vec![UNKNOWN; layout.end_span as usize].into(),
             next_span: layout.first_span,
+            runs: Search::new(layout),
             sent: 0,
             hidden: is_checked.then(empty_lists),
         }
@@ -137,9 +142,28 @@ impl Heap {
         index: usize,
         prepare: impl FnOnce(u32),
     ) -> Option<u32> {
-        let granule = self.lists[index % END].free.pop()?;
+        let lists = &mut self.lists[index % END];
+        let granule = lists.free.pop()?;
         prepare(granule);
         // Commits. Killed before, the slot is free; after, it is a dead client's.
+        let is_stored = region.owners.try_set_byte(granule as usize, self.id.number());
+        if !is_stored {
+            lists.refused = Some(granule);
+        }
+        is_stored.then_some(granule)
+    }
+
+    /// The same, where it takes more than a store.
+    fn take_slowly<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+        prepare: impl FnOnce(u32),
+    ) -> Option<u32> {
+        let lists = &mut self.lists[class.index()];
+        let granule = lists.refused.take().or_else(|| lists.free.pop())?;
+        prepare(granule);
+        // Commits, too.
         let is_stored = region.owners.set_byte_within(granule as usize, self.id.number());
         is_stored.then_some(granule)
     }
@@ -152,8 +176,12 @@ impl Heap {
         class: Class,
         prepare: impl Fn(u32),
     ) -> Result<u32, ObjectsError> {
-        self.refill(region, class)?;
-        if let Some(granule) = self.allocate_prepared(region, class, &prepare) {
+        if let Some(granule) = self.take_slowly(region, class, &prepare) {
+            return Ok(granule);
+        }
+        // It may fail, such as without a free descriptor. A larger slot may be there all the same.
+        let refilled = self.refill(region, class);
+        if let Some(granule) = self.take_slowly(region, class, &prepare) {
             return Ok(granule);
         }
         // Rather a slot that is too large than none.
@@ -162,11 +190,11 @@ impl Heap {
             if !self.has_free(class) {
                 self.claim(region, class);
             }
-            if let Some(granule) = self.allocate_prepared(region, class, &prepare) {
+            if let Some(granule) = self.take_slowly(region, class, &prepare) {
                 return Ok(granule);
             }
         }
-        Err(ObjectsError::Full)
+        refilled.and(Err(ObjectsError::Full))
     }
 
     /// Takes a slot of a class, or whole spans, for a checked client.
@@ -179,10 +207,7 @@ impl Heap {
     ) -> Result<u32, ObjectsError> {
         self.swap_hidden();
         let taken = match class {
-            Some(class) => match self.allocate_prepared(region, class, &prepare) {
-                Some(granule) => Ok(granule),
-                None => self.allocate_after(region, class, &prepare),
-            },
+            Some(class) => self.allocate_after(region, class, &prepare),
             None => self.allocate_run(region, bytes),
         };
         self.swap_hidden();
@@ -198,6 +223,21 @@ impl Heap {
     /// Gives back an object of the client in one of its own spans; returns whether there is one at this offset.
     #[inline]
     pub(crate) fn free_own<P: Platform>(&mut self, region: &Region<P>, offset: u64) -> bool {
+        self.free_by(region, offset, P::Words::try_replace_own_byte)
+    }
+
+    /// The same, where it takes more than a store.
+    pub(crate) fn free_own_slowly<P: Platform>(&mut self, region: &Region<P>, offset: u64) -> bool {
+        self.free_by(region, offset, P::Words::replace_own_byte)
+    }
+
+    #[inline]
+    fn free_by<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        offset: u64,
+        replace: impl Fn(&P::Words, usize, u8, u8) -> bool,
+    ) -> bool {
         // Beyond all granules, unless the offset is a multiple of their size.
         let granule = offset.rotate_right(GRANULE_BYTES.ilog2());
         let span = granule / u64::from(SPAN_GRANULES);
@@ -207,7 +247,7 @@ impl Heap {
             return false;
         }
         // Commits.
-        if !region.owners.replace_own_byte(granule as usize, self.id.number(), FREE) {
+        if !replace(&region.owners, granule as usize, self.id.number(), FREE) {
             return false;
         }
         let freed = &mut self.lists[index].freed;
@@ -219,19 +259,37 @@ impl Heap {
         true
     }
 
+    /// Gives back an object that the client owns, wherever it lies.
+    pub(crate) fn free_any<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
+        if !self.free_own_slowly(region, region.layout.granule(granule)) {
+            self.free_other(region, granule);
+        }
+    }
+
     /// Gives back an object that the client owns, in a span of another client or in whole spans.
     #[cold]
-    pub(crate) fn free_other<P: Platform>(&self, region: &Region<P>, granule: u32) {
-        if !runs::free(region, self.id, granule) {
+    pub(crate) fn free_other<P: Platform>(&mut self, region: &Region<P>, granule: u32) {
+        match runs::free(region, self.id, granule) {
+            Some(count) => self.expect_run(granule, count),
             // Commits. The client of the span finds it.
-            region.words.set_byte(region.layout.owner(granule), FREE);
+            None => region.words.set_byte(region.layout.owner(granule), FREE),
         }
+    }
+
+    /// A run was freed. If it is the last one that this client took, its spans are taken next.
+    pub(crate) fn expect_run(&mut self, granule: u32, spans: u32) {
+        self.runs.freed(span_of(granule), spans);
     }
 
     /// Counts an object that another client may free.
     #[inline]
     pub(crate) fn count_sent(&mut self) {
         self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Counts objects that others have freed.
+    pub(crate) fn count_freed_by_others(&mut self, objects: usize) {
+        self.sent = self.sent.wrapping_add(objects);
     }
 
     /// Sees to it that a recovery finds what the client is about to own in a span.
@@ -270,9 +328,10 @@ impl Heap {
         if self.has_free(class) {
             return Ok(());
         }
-        let recovered = recover_dead(region)?;
+        // It may fail, such as without a free descriptor. What this client can give back may do.
+        let recovered = recover_dead(region);
         self.give_back_all(region);
-        if !self.claim(region, class) && recovered > 0 {
+        if !self.claim(region, class) && recovered? > 0 {
             self.look_at_all(region, class);
         }
         Ok(())
@@ -283,7 +342,7 @@ impl Heap {
     }
 
     fn take_freed(&mut self, class: Class) {
-        let Lists { free, freed } = &mut self.lists[class.index()];
+        let Lists { free, freed, .. } = &mut self.lists[class.index()];
         free.append(freed);
     }
 
@@ -379,7 +438,7 @@ impl Heap {
     }
 
     /// Gives back all empty spans.
-    fn give_back_all<P: Platform>(&mut self, region: &Region<P>) {
+    pub(crate) fn give_back_all<P: Platform>(&mut self, region: &Region<P>) {
         for class in Class::all() {
             self.give_back(region, class, 0);
         }
@@ -406,6 +465,35 @@ impl Heap {
         }
     }
 
+    /// Whether slots of a class are there without a new span, as far as is known.
+    pub(crate) fn has_some(&self, class: Class) -> bool {
+        let (bin, Lists { free, freed, .. }) =
+            (&self.bins[class.index()], &self.lists[class.index()]);
+        let may_be_free = bin.forgotten + self.sent.wrapping_sub(bin.sent);
+        let slots = bin.spans.len() * class.slots() as usize;
+        !free.is_empty() || !freed.is_empty() || may_be_free > slots / PER_FREE
+    }
+
+    /// Takes a free slot of this class and no larger one, if none is known.
+    pub(crate) fn allocate_in_class<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        class: Class,
+    ) -> Result<Option<u32>, ObjectsError> {
+        self.refill(region, class)?;
+        Ok(self.take(region, class.index(), |_| ()))
+    }
+
+    /// Takes a free slot of the class with this [`Class::index`], if one is known.
+    #[inline]
+    pub(crate) fn allocate_at<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        index: usize,
+    ) -> Option<u32> {
+        self.take(region, index, |_| ())
+    }
+
     /// Takes whole spans.
     pub(crate) fn allocate_run<P: Platform>(
         &mut self,
@@ -415,10 +503,13 @@ impl Heap {
         if let Some(granule) = self.try_run(region, bytes) {
             return Ok(granule);
         }
-        recover_dead(region)?;
+        let recovered = recover_dead(region);
         self.give_back_all(region);
         spans::free_left(region);
-        self.try_run(region, bytes).ok_or(ObjectsError::NoRun { bytes })
+        match self.try_run(region, bytes) {
+            Some(granule) => Ok(granule),
+            None => recovered.and(Err(ObjectsError::NoRun { bytes })),
+        }
     }
 
     fn try_run<P: Platform>(&mut self, region: &Region<P>, bytes: usize) -> Option<u32> {
@@ -426,7 +517,7 @@ impl Heap {
         let mut is_marked = |span: u32, is: bool| {
             kinds[span as usize] = if is { MARKED } else { UNKNOWN };
         };
-        runs::allocate(region, self.id, &mut is_marked, bytes)
+        self.runs.allocate(region, self.id, &mut is_marked, bytes)
     }
 }
 
@@ -441,7 +532,7 @@ impl<P: Platform> Keeper<P> for Heap {
 }
 
 fn empty_lists() -> Box<[Lists; END]> {
-    Box::new([const { Lists { free: Vec::new(), freed: Vec::new() } }; END])
+    Box::new([const { Lists { free: Vec::new(), freed: Vec::new(), refused: None } }; END])
 }
 
 fn least_kept(layout: &Layout, class: Class) -> usize {

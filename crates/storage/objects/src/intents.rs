@@ -1,12 +1,12 @@
 //! What is written down of guarded operations, so that others complete them.
 //!
 //! ```text
-//!  intent, an object of the client, 4,096 bytes
+//!  intent, 4,096 bytes: an object of the client; its own place in node-local metadata
 //!     0  operation, u32; "FFGU"      8  begun, microseconds of the monotonic clock      16  runs
 //!    24  pid of the process that runs it     32  bytes of the arguments      40  steps that are done     48  frees
 //!    56  0     64  arguments     576  granules to free, 64 words     1088  results of steps, 376 words
 //!
-//!  client's entry   intent, 1 + its granule    stored last: commits to the operation. 0: it is over
+//!  client's entry   intent, 1 + its granule (node-local: 1)    stored last: commits to the operation. 0: it is over
 //! ```
 //! An intent belongs to the client whose entry names it. It is written by that client, and after its death by the process
 //! that has its claim. The word of the steps is stored after the result of a step.
@@ -15,12 +15,10 @@ use std::cell::Cell;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::layout::{ClientId, OPERATIONS, READY, span_of};
+use crate::layout::{ClientId, INTENT_BYTES, OPERATIONS, READY, span_of};
 use crate::region::{Completion, Platform, Region};
 use crate::words::Words;
 
-/// Bytes of an intent.
-pub(crate) const INTENT_BYTES: usize = 4096;
 /// Most bytes of arguments.
 pub(crate) const MOST_ARGUMENTS: usize = 512;
 /// Most objects that an operation can free.
@@ -68,21 +66,53 @@ pub(crate) enum Settled<P: Platform> {
     Run(Completion<P>),
 }
 
-/// An intent, by its granule.
+/// An intent, by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Intent(pub(crate) u32);
+pub(crate) struct Intent {
+    at: usize,
+    /// If it is an object.
+    granule: Option<u32>,
+}
 
 impl Intent {
-    fn at<P: Platform>(self, region: &Region<P>, offset: usize) -> usize {
-        region.layout.granule(self.0) as usize + offset
+    /// That of a client whose entry is this word. `None` if the word means none.
+    fn of<P: Platform>(region: &Region<P>, id: ClientId, entry: u64) -> Option<Intent> {
+        let number = entry.checked_sub(1)?;
+        if let Some(at) = region.layout.intent(id) {
+            return (number == 0).then_some(Intent { at, granule: None });
+        }
+        let granule = u32::try_from(number).ok()?;
+        let is_own = region.layout.spans().contains(&span_of(granule))
+            && region.words.byte(region.layout.owner(granule)) == id.number();
+        is_own.then(|| Intent::object(region, granule))
+    }
+
+    /// The place of a client, if intents are not objects.
+    pub(crate) fn place<P: Platform>(region: &Region<P>, id: ClientId) -> Option<Intent> {
+        Intent::of(region, id, 1).filter(|intent| intent.granule.is_none())
+    }
+
+    /// An object of the client.
+    pub(crate) fn object<P: Platform>(region: &Region<P>, granule: u32) -> Intent {
+        Intent { at: region.layout.granule(granule) as usize, granule: Some(granule) }
+    }
+
+    /// The object, if it is one.
+    pub(crate) fn granule(self) -> Option<u32> {
+        self.granule
+    }
+
+    /// What the client's entry says of it.
+    pub(crate) fn entry(self) -> u64 {
+        1 + u64::from(self.granule.unwrap_or(0))
     }
 
     fn word<P: Platform>(self, region: &Region<P>, offset: usize) -> u64 {
-        region.words.word(self.at(region, offset))
+        region.words.word(self.at + offset)
     }
 
     fn set<P: Platform>(self, region: &Region<P>, offset: usize, value: u64) {
-        region.words.set_word(self.at(region, offset), value);
+        region.words.set_word(self.at + offset, value);
     }
 
     /// Everything but the arguments.
@@ -188,12 +218,8 @@ pub(crate) fn grace_us<P: Platform>(region: &Region<P>, operation: usize) -> u64
 
 /// The operation that a client is in. `None` if it is in none, or its words are damaged.
 pub(crate) fn pending<P: Platform>(region: &Region<P>, id: ClientId) -> Option<Intent> {
-    let word = region.words.word(region.layout.guard(id));
-    let granule = u32::try_from(word.checked_sub(1)?).ok()?;
-    let is_own = region.layout.spans().contains(&span_of(granule))
-        && region.words.byte(region.layout.owner(granule)) == id.number();
-    let intent = Intent(granule);
-    (is_own && intent.operation(region).is_some()).then_some(intent)
+    let intent = Intent::of(region, id, region.words.word(region.layout.guard(id)))?;
+    intent.operation(region).is_some().then_some(intent)
 }
 
 /// What is to be done with the operation of a dead client. The caller holds its claim.

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!       0  header, one page
-//!            0  magic "FFREGION"         8  version, u32: 3, 4 if checked, 5 if metadata is node-local
-//!           12  0, u32; of version 5: 1 if checked
+//!            0  magic "FFREGION"         8  version, u32: 3, 4 if checked, 6 if metadata is node-local
+//!           12  0, u32; of version 6: 1 if checked
 //!           16  bytes of the region     24  address it maps at   32  uuid, 16 bytes
-//!           48  0 …; of version 5: directory of the node-local file, 256 bytes, padded with 0
+//!           48  0 …; of version 6: directory of the node-local file, 256 bytes, padded with 0
 //!                                     4092  CRC-32C of the 4,092 bytes before it
-//!    4096  clients 1 to 126, 256 bytes each                                              node-local in version 5
+//!    4096  clients 1 to 126, 256 bytes each                                              node-local in version 6
 //!            0  state: 0 free, 1 in use, 2 being given back        8  pid
 //!           16  first of a list of objects that are being freed    24  guarded operation: 0 none, else its intent
 //!           32  clients that had the id, in a checked region         40  0 …
 //!           64  stores to do again: their number                   72  11 times: where, what
+//!   36352  clients that have opened the region, as the metadata knows it; else 0     36360  0 …        node-local in version 6
 //!   36864  mailboxes, 32 times 8,448 bytes
 //!            0  state: 0 none, 1 ready   8  slots                 16  name, 48 bytes, padded with 0
 //!           64  client that sends       72  next to send          80  0 …
@@ -23,15 +24,17 @@
 //!            0  state: 0 none, 1 ready   8  version               16  grace period, microseconds
 //!           24  completed for dead clients                        32  abandoned         40  0 …
 //!           64  name, 48 bytes, padded with 0                    112  0 …
-//!  309248  locks of guarded operations, 64 times 64 bytes
+//!  309248  locks of guarded operations, 64 times 64 bytes                              unused in version 6
 //!            0  client that holds it     8  1 while clients sleep until it is free     16  0 …
-//!  313344  generation of the node-local metadata     313352  0 …
+//!  313344  generation of the node-local metadata; + 1 << 63 while it is being rebuilt
+//!  313352  clients that have opened the region, if metadata is node-local     313360  0 …
 //!  315392  spans, a word for each 65,536 bytes of the region, see `span.rs`
-//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there     node-local in version 5
+//!       …  marks of clients 1 to 126, a bit for each span: the client may have something there     node-local in version 6
+//!       …  locks as above, then intents of clients 1 to 126, 4,096 bytes each, see `intents.rs`    only in version 6, node-local
 //!       …  spans of 65,536 bytes                   (the first begins at a multiple of 65,536)
-//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)     node-local in version 5
+//!       …  owner bytes, one for each 16 bytes of the region        (end where the region ends)     node-local in version 6
 //! ```
-//! In version 5, what is node-local lies in another file at the same offsets ([`crate::metadata`]), and marks begin at a page.
+//! In version 6, what is node-local lies in another file at the same offsets ([`crate::metadata`]), and marks begin at a page.
 //! All numbers are little-endian. Words are 64 bits unless stated otherwise. Spans and granules are counted
 //! from the beginning of the region, so that an address gives both by a shift. What lies before the first
 //! span has owner bytes, too; they are always 0. As the owner bytes end where the region ends, one
@@ -83,9 +86,16 @@ const OPERATIONS_AT: usize = MAILBOXES_AT + MAILBOXES * MAILBOX_BYTES;
 const OPERATION_BYTES: usize = 128;
 const LOCKS_AT: usize = OPERATIONS_AT + OPERATIONS * OPERATION_BYTES;
 const LOCK_BYTES: usize = 64;
+/// Bytes of the intent of a guarded operation.
+pub(crate) const INTENT_BYTES: usize = 4096;
 const SPANS_AT: usize = OPERATIONS_AT + 8192;
 /// Where the generation of node-local metadata lies.
 pub(crate) const GENERATION_AT: usize = LOCKS_AT + LOCKS * LOCK_BYTES;
+
+/// How many clients have opened a region with node-local metadata.
+pub(crate) const OPENS_AT: usize = GENERATION_AT + 8;
+/// The same, as the metadata knows it: behind the last client.
+pub(crate) const OPENS_NODE_AT: usize = CLIENTS_AT + CLIENT_BYTES * CLIENTS as usize;
 
 /// Id of a client: 1 to [`CLIENTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,22 +129,25 @@ pub struct Layout {
     /// Words of a client's marks.
     mark_words: usize,
     marks_at: usize,
+    locks_at: usize,
+    /// Where intents lie that are not objects.
+    intents_at: Option<usize>,
     owners_at: usize,
 }
 
 impl Layout {
     /// Of a region of this size. `None` if a region cannot have it.
     pub fn of(bytes: u64) -> Option<Layout> {
-        Layout::with_marks(bytes, 8)
+        Layout::with(bytes, false)
     }
 
     /// Of a region of this size whose metadata is node-local: it is whole spans, so that what is node-local is whole pages.
     pub fn node_local(bytes: u64) -> Option<Layout> {
-        let layout = Layout::with_marks(bytes, PAGE_BYTES as usize)?;
+        let layout = Layout::with(bytes, true)?;
         bytes.is_multiple_of(SPAN_BYTES).then_some(layout)
     }
 
-    fn with_marks(bytes: u64, alignment: usize) -> Option<Layout> {
+    fn with(bytes: u64, is_node_local: bool) -> Option<Layout> {
         let is_valid = bytes.is_multiple_of(PAGE_BYTES);
         if !is_valid || !(SMALLEST_BYTES..=LARGEST_BYTES).contains(&bytes) {
             return None;
@@ -142,24 +155,39 @@ impl Layout {
         let owners_at = bytes - bytes / GRANULE_BYTES;
         let end_span = owners_at / SPAN_BYTES;
         let mark_words = end_span.div_ceil(64) as usize;
+        let alignment = if is_node_local { PAGE_BYTES as usize } else { 8 };
+        let marks_at = (SPANS_AT + 8 * end_span as usize).next_multiple_of(alignment);
+        let end_of_marks = marks_at + 8 * mark_words * usize::from(CLIENTS);
+        let guards_at = is_node_local.then_some(end_of_marks.next_multiple_of(alignment));
         let mut layout = Layout {
             first_span: 0,
             end_span: end_span as u32,
             mark_words,
-            marks_at: (SPANS_AT + 8 * end_span as usize).next_multiple_of(alignment),
+            marks_at,
+            locks_at: guards_at.unwrap_or(LOCKS_AT),
+            intents_at: guards_at.map(|at| at + LOCKS * LOCK_BYTES),
             owners_at: owners_at as usize,
         };
-        let end_of_tables = layout.marks_at + 8 * mark_words * usize::from(CLIENTS);
+        let end_of_tables = layout.end_of_intents().unwrap_or(end_of_marks);
         layout.first_span = end_of_tables.div_ceil(SPAN_BYTES as usize) as u32;
         (layout.first_span < layout.end_span).then_some(layout)
     }
 
-    /// What is node-local in a region with such metadata, in whole pages: clients, marks, owner bytes.
+    fn end_of_intents(&self) -> Option<usize> {
+        self.intents_at.map(|at| at + INTENT_BYTES * usize::from(CLIENTS))
+    }
+
+    /// What is node-local in a region with such metadata, in whole pages: clients, marks with locks and intents, owner bytes.
     pub fn node_local_parts(&self) -> [Range<u64>; 3] {
-        let end_of_marks = self.marks_at + 8 * self.mark_words * usize::from(CLIENTS);
-        let marks = self.marks_at..end_of_marks.next_multiple_of(PAGE_BYTES as usize);
+        let marks = self.marks_at..self.end_of_intents().unwrap_or(self.marks_at);
         let owners = self.owners_at..self.owners_at + self.owners_at / 15;
         [CLIENTS_AT..MAILBOXES_AT, marks, owners].map(|part| part.start as u64..part.end as u64)
+    }
+
+    /// What lies before and behind all spans of a region of this size, in whole pages.
+    pub(crate) fn metadata_parts(&self, bytes: u64) -> [Range<u64>; 2] {
+        let spans = [self.first_span, self.end_span].map(|span| u64::from(span) * SPAN_BYTES);
+        [0..spans[0], spans[1]..bytes]
     }
 
     /// Numbers of all spans.
@@ -222,7 +250,12 @@ impl Layout {
     /// Holder of a lock. Panics unless `index` is below [`LOCKS`].
     pub(crate) fn lock(&self, index: usize) -> usize {
         assert!(index < LOCKS, "a region has {LOCKS} locks");
-        LOCKS_AT + LOCK_BYTES * index
+        self.locks_at + LOCK_BYTES * index
+    }
+
+    /// Intent of a client. `None` if intents are objects.
+    pub(crate) fn intent(&self, id: ClientId) -> Option<usize> {
+        self.intents_at.map(|at| at + INTENT_BYTES * usize::from(id.number() - 1))
     }
 
     /// Not 0 while clients sleep until the lock is free.
@@ -406,6 +439,7 @@ mod tests {
     fn what_is_node_local_is_whole_pages_and_nothing_else_lies_there() {
         for bytes in (SMALLEST_BYTES..16 << 20).step_by(64 << 10).chain([1 << 30, LARGEST_BYTES]) {
             let layout = Layout::node_local(bytes).expect("a layout");
+            assert!(OPENS_NODE_AT + 8 <= MAILBOXES_AT && layout.spans().len() >= 2);
             let [clients, marks, owners] = layout.node_local_parts();
             for part in [&clients, &marks, &owners] {
                 assert!(
@@ -418,7 +452,10 @@ mod tests {
             assert!(clients.end <= layout.mailbox(0).state() as u64);
             assert_eq!(marks.start, layout.marks(first, 0) as u64);
             assert!(marks.start >= layout.span(layout.end_span) as u64, "{bytes}");
-            assert!(marks.end >= layout.marks(last, layout.mark_words()) as u64);
+            assert!(layout.lock(0) >= layout.marks(last, layout.mark_words()));
+            assert_eq!(layout.intent(first), Some(layout.lock(LOCKS - 1) + LOCK_BYTES));
+            let end = layout.intent(last).expect("an intent") + INTENT_BYTES;
+            assert_eq!(marks.end, end as u64);
             assert!(marks.end <= layout.granule(first_granule(layout.first_span)), "{bytes}");
             assert_eq!(owners, layout.owner(0) as u64..bytes);
             assert!(owners.start >= layout.granule(first_granule(layout.end_span)));

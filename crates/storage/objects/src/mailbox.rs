@@ -162,13 +162,27 @@ impl Ends {
             known => known,
         };
         let Some(tail) = known else { return Ok(false) };
-        let Region { words, layout, .. } = region;
+        Ok(match region.words.plain() {
+            Some(words) => self.send_in(words, region, tail, granule),
+            None => self.send_in(&region.words, region, tail, granule),
+        })
+    }
+
+    /// The same in the region's memory.
+    #[inline]
+    fn send_in<P: Platform, W: Words>(
+        &mut self,
+        words: &W,
+        region: &Region<P>,
+        tail: u64,
+        granule: u32,
+    ) -> bool {
         let slot = self.at.slot(tail & (self.slots - 1));
         words.invalidate(slot, 8);
         if words.word(slot) != 0 {
-            return Ok(false);
+            return false;
         }
-        let owner = layout.owner(granule);
+        let owner = region.layout.owner(granule);
         if has_fault!(P, SendCommitsBeforeSlot) {
             words.set_byte(owner, IN_MAILBOX);
         }
@@ -177,7 +191,7 @@ impl Ends {
             words.set_word(self.at.tail(), tail.wrapping_add(1));
         }
         if has_fault!(P, WakesBeforeCommit) {
-            self.wake(region, Side::Receiver);
+            self.wake(words, region, Side::Receiver);
             words.pause(PAUSE);
         }
         words.flush(slot, 8);
@@ -188,9 +202,9 @@ impl Ends {
         words.flush(owner, 1);
         self.tail = Some(tail.wrapping_add(1));
         if !has_fault!(P, WakesBeforeCommit) {
-            self.wake(region, Side::Receiver);
+            self.wake(words, region, Side::Receiver);
         }
-        Ok(true)
+        true
     }
 
     /// Sends a structure that the client holds, and goes on holding; returns whether there was room.
@@ -215,7 +229,7 @@ impl Ends {
         region.words.set_word(slot, slot_word(tail, record.0)); // commits
         region.words.flush(slot, 8);
         self.tail = Some(tail.wrapping_add(1));
-        self.wake(region, Side::Receiver);
+        self.wake(&region.words, region, Side::Receiver);
         Ok(true)
     }
 
@@ -231,7 +245,22 @@ impl Ends {
             known => known,
         };
         let Some(head) = known else { return Ok(None) };
-        let Region { words, layout, .. } = region;
+        match region.words.plain() {
+            Some(words) => self.receive_in(words, region, heap, head),
+            None => self.receive_in(&region.words, region, heap, head),
+        }
+    }
+
+    /// The same in the region's memory.
+    #[inline]
+    fn receive_in<P: Platform, W: Words>(
+        &mut self,
+        words: &W,
+        region: &Region<P>,
+        heap: &mut Heap,
+        head: u64,
+    ) -> Result<Option<Received>, ObjectsError> {
+        let layout = &region.layout;
         let slot = self.at.slot(head & (self.slots - 1));
         words.invalidate(slot, 8);
         let word = words.word(slot);
@@ -262,7 +291,7 @@ impl Ends {
             heap.mark(region, span_of(granule));
         }
         self.head = Some(head.wrapping_add(1));
-        self.wake(region, Side::Sender);
+        self.wake(words, region, Side::Sender);
         Ok(Some(Received::Object(granule)))
     }
 
@@ -283,16 +312,16 @@ impl Ends {
         region.words.set_word(self.at.head(), head.wrapping_add(1));
         region.words.flush(slot, 8);
         self.head = Some(head.wrapping_add(1));
-        self.wake(region, Side::Sender);
+        self.wake(&region.words, region, Side::Sender);
         Ok(Some(Received::Root(root)))
     }
 
     /// Wakes the client at the other side if it sleeps. After the store that it waits for.
     #[inline]
-    fn wake<P: Platform>(&self, region: &Region<P>, side: Side) {
+    fn wake<P: Platform, W: Words>(&self, words: &W, region: &Region<P>, side: Side) {
         // The load comes after that store for the compiler, and for the processor by the sleeper's barrier.
         compiler_fence(Ordering::SeqCst);
-        if region.words.word(side.sleeps(self.at)) != 0 {
+        if words.word(side.sleeps(self.at)) != 0 {
             wake_sleeper(region, self.at, side);
         }
     }

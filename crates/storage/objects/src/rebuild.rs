@@ -13,7 +13,8 @@
 //!    between these stores and those of owner bytes never returned from its call.
 //! 2. A change of a structure has happened if the reference is stored. The counts beside it are not believed.
 //! 3. A record is known by a seal, not by its owner byte. A seal has the generation of the metadata, so that
-//!    what a lost structure left in free memory is not taken for a record later.
+//!    what a lost structure left in free memory is not taken for a record later. It is there only when the structure is shared, so
+//!    that what a killed client left is not, either.
 //!
 //! It may be killed between any two stores, and is then started again from the beginning with another empty file. So
 //! what it stores in the region says the same when it is read again.
@@ -123,6 +124,17 @@ impl<P: Platform> Rebuild<'_, P> {
     fn is_place(&self, granule: u32) -> bool {
         self.region.layout.spans().contains(&span_of(granule))
             && room(self.region, granule).is_some()
+            && self.is_whole(span_of(granule))
+    }
+
+    /// Whether a run has all of its spans. What was sent has: if one says something else, it was damaged, and is not given
+    /// away twice.
+    fn is_whole(&self, first: u32) -> bool {
+        match span(self.region, first) {
+            Some(Span::Run { spans, .. }) => (first + 1..first.saturating_add(spans))
+                .all(|at| span(self.region, at) == Some(Span::Rest { first })),
+            _ => true,
+        }
     }
 
     /// The root, if the granule is that of a record.

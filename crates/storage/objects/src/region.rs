@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crate::error::ObjectsError;
 use crate::forks::Replaced;
 use crate::header::Header;
+use crate::keys::Key;
 use crate::layout::{ClientId, GENERATION_AT, Layout, NAME_BYTES, OPERATIONS};
 use crate::liveness::{KernelLocks, Liveness};
-use crate::words::{self, Mapped, Parts, Words};
+use crate::words::{Mapped, Parts, Protected, Words};
 
 /// What a region runs on.
 pub trait Platform {
@@ -23,6 +24,10 @@ pub trait Platform {
     fn fault() -> Option<crate::seeded::Fault> {
         None
     }
+    /// What tests do before each change of names of files.
+    #[cfg(feature = "seeded-faults")]
+    #[inline(always)]
+    fn step() {}
 }
 
 /// One machine: coherent memory, and its kernel's locks.
@@ -51,6 +56,15 @@ macro_rules! has_fault {
     }};
 }
 pub(crate) use has_fault;
+
+/// Before a change of names of files: tests end the process here.
+macro_rules! step {
+    ($platform:ty) => {
+        #[cfg(feature = "seeded-faults")]
+        <$platform>::step();
+    };
+}
+pub(crate) use step;
 
 /// Metadata of a region in this node's memory.
 pub(crate) struct NodeLocal {
@@ -100,14 +114,20 @@ impl<P: Platform> Region<P> {
     ) -> Result<Region<P>, ObjectsError> {
         let ranges = layout.node_local_parts();
         let parts = node_local.map(|other| Parts { file: &other.file, ranges: &ranges });
+        let key = Key::of_process()
+            .map_err(|source| ObjectsError::NoProtectionKey { path: path.to_owned(), source })?;
+        let metadata = layout.metadata_parts(header.bytes);
+        let protected = key.map(|key| Protected { key, ranges: &metadata });
+        let range = (header.address, header.bytes);
         let mapped =
-            words::map(&file, parts.as_ref(), header.address, header.bytes).map_err(|error| {
+            Mapped::map(&file, parts.as_ref(), protected.as_ref(), range).map_err(|error| {
                 match error.raw_os_error() {
                     Some(libc::EEXIST) => ObjectsError::AddressTaken {
                         path: path.to_owned(),
                         address: header.address,
                         end: header.address.saturating_add(header.bytes),
                     },
+                    Some(libc::ESTALE) => ObjectsError::MetadataReplaced { path: path.to_owned() },
                     _ => ObjectsError::io("map the region", path)(error),
                 }
             })?;
@@ -123,6 +143,26 @@ impl<P: Platform> Region<P> {
             metadata: node_local.map(|other| other.path.clone()),
             completions: Arc::default(),
         })
+    }
+
+    /// Memory that lies in no file.
+    pub(crate) fn in_memory(
+        words: P::Words,
+        liveness: P::Liveness,
+        layout: Layout,
+        header: Header,
+    ) -> Region<P> {
+        Region {
+            owners: words.tail(layout.owner(0)),
+            words,
+            liveness,
+            layout,
+            header,
+            path: PathBuf::new(),
+            generation: None,
+            metadata: None,
+            completions: Arc::default(),
+        }
     }
 
     /// The same region once more.

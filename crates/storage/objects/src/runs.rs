@@ -12,30 +12,66 @@
 //! recovery of that client frees it, from the other spans to the first one. The other spans name the first one:
 //! so nothing is freed that has become another client's meanwhile.
 
-use crate::layout::{ClientId, FREE, first_granule, span_of};
+use std::ops::Range;
+
+use crate::layout::{ClientId, FREE, Layout, first_granule, span_of};
 use crate::region::{Platform, Region, has_fault};
 use crate::sizes::spans_for;
 use crate::span::Span;
 use crate::spans::{self, span, swap};
 use crate::words::Words;
 
-/// Takes spans beside each other; returns the first granule. `None` if there are not enough. `is_marked` learns
-/// which spans the client has marked, and which it no longer has.
-pub(crate) fn allocate<P: Platform>(
+/// Where a client looks for free spans beside each other: from the end of the last ones that it took.
+#[derive(Debug)]
+pub(crate) struct Search {
+    next: u32,
+}
+
+impl Search {
+    pub(crate) fn new(layout: &Layout) -> Search {
+        Search { next: layout.first_span }
+    }
+
+    /// Takes spans beside each other; returns the first granule. `None` if there are not enough. `is_marked` learns
+    /// which spans the client has marked, and which it no longer has.
+    pub(crate) fn allocate<P: Platform>(
+        &mut self,
+        region: &Region<P>,
+        id: ClientId,
+        is_marked: &mut dyn FnMut(u32, bool),
+        bytes: usize,
+    ) -> Option<u32> {
+        let count = u32::try_from(spans_for(bytes)).ok()?;
+        let all = region.layout.spans();
+        // The second look ends where a run would begin at which the first one has begun.
+        let before = all.start..all.end.min(self.next.saturating_add(count - 1));
+        let first = claim_in(region, id, is_marked, self.next..all.end, count)
+            .or_else(|| claim_in(region, id, is_marked, before, count))?;
+        self.next = first + count;
+        Some(make(region, id, is_marked, first, count))
+    }
+
+    /// A run was freed. If it was the last one, its spans are taken next, while caches have them.
+    pub(crate) fn freed(&mut self, first: u32, count: u32) {
+        if first.saturating_add(count) == self.next {
+            self.next = first;
+        }
+    }
+}
+
+/// Claims free spans beside each other in a range; returns the first one.
+fn claim_in<P: Platform>(
     region: &Region<P>,
     id: ClientId,
     is_marked: &mut dyn FnMut(u32, bool),
-    bytes: usize,
+    range: Range<u32>,
+    count: u32,
 ) -> Option<u32> {
-    let count = u32::try_from(spans_for(bytes)).ok()?;
-    let all = region.layout.spans();
-    let mut first = all.start;
-    while first.checked_add(count)? <= all.end {
+    let mut first = range.start;
+    while first.checked_add(count)? <= range.end {
         match (first..first + count).rev().find(|at| span(region, *at) != Some(Span::Free)) {
             Some(taken) => first = taken + 1,
-            None if claim_all(region, id, is_marked, first, count) => {
-                return Some(make(region, id, is_marked, first, count));
-            }
+            None if claim_all(region, id, is_marked, first, count) => return Some(first),
             // Another client was faster.
             None => first += 1,
         }
@@ -89,13 +125,13 @@ fn make<P: Platform>(
     granule
 }
 
-/// Frees an object of whole spans that the client owns; returns whether it is one.
-pub(crate) fn free<P: Platform>(region: &Region<P>, id: ClientId, granule: u32) -> bool {
+/// Frees an object of whole spans that the client owns; returns how many, if it is one.
+pub(crate) fn free<P: Platform>(region: &Region<P>, id: ClientId, granule: u32) -> Option<u32> {
     let first = span_of(granule);
-    let Some(Span::Run { spans: count, .. }) = span(region, first) else { return false };
+    let Some(Span::Run { spans: count, .. }) = span(region, first) else { return None };
     let Region { words, layout, .. } = region;
     if granule != first_granule(first) {
-        return false;
+        return None;
     }
     let run = Span::Run { client: id.number(), spans: count };
     if has_fault!(P, FreeTakesRunLast) {
@@ -105,7 +141,7 @@ pub(crate) fn free<P: Platform>(region: &Region<P>, id: ClientId, granule: u32) 
     words.set_word(layout.span(first), run.word());
     words.set_byte(layout.owner(granule), FREE); // commits
     release(region, id.number(), first, count);
-    true
+    Some(count)
 }
 
 /// Frees the spans of a run without an owner, which belongs to `client`.

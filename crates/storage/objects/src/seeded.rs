@@ -73,10 +73,14 @@ pub enum Fault {
     RebuildKeepsGeneration,
     /// Metadata is where clients look for it before it is rebuilt.
     RebuildPublishesFirst,
+    /// The lost generation stays valid until metadata is rebuilt.
+    RebuildInvalidatesLast,
+    /// The record of a shared structure has its seal before it is one.
+    SealsBeforeCommit,
 }
 
 /// Those in the order of stores.
-pub const FAULTS: [Fault; 26] = [
+pub const FAULTS: [Fault; 28] = [
     Fault::SendCommitsBeforeSlot,
     Fault::SendMovesTailLast,
     Fault::ReceiveEmptiesSlotFirst,
@@ -103,4 +107,6 @@ pub const FAULTS: [Fault; 26] = [
     Fault::RebuildKeepsSlots,
     Fault::RebuildKeepsGeneration,
     Fault::RebuildPublishesFirst,
+    Fault::RebuildInvalidatesLast,
+    Fault::SealsBeforeCommit,
 ];

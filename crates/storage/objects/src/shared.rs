@@ -203,8 +203,15 @@ impl<P: Platform> Actor<'_, P> {
         region.words.set_word(record.root_at(region), u64::from(root));
         region.words.set_word(record.writer_at(region), u64::from(self.id.number()));
         region.words.set_byte(record.holder_at(region, self.id), 1);
-        record.set_seal(region);
+        let seal = region.generation.map(|generation| record.seal(region, generation));
+        if has_fault!(P, SealsBeforeCommit) {
+            record.set_seal(region);
+        }
         let mut redo = Redo::default();
+        if let Some(seal) = seal {
+            // Not before: of a client that dies here, the next owner of these bytes may send them as they are.
+            redo.word(record.seal_at(region), seal);
+        }
         redo.word(next(region, root), u64::from(granule));
         redo.byte(region.layout.owner(root), crate::layout::LINKED);
         redo.byte(region.layout.owner(granule), SHARED);

@@ -77,6 +77,16 @@ fn conforms<L: Liveness>(one: &L, other: &L) {
         assert!(!one.is_held_by(id(number), own), "its holder is named still");
         drop(other.claim(id(number)).expect("an answer").expect("a new claim"));
     }
+    let claim = other.claim(id(CLIENTS)).expect("an answer").expect("a claim");
+    assert!(one.claim_all().expect("an answer").is_none(), "one is claimed");
+    assert!(ClientId::all().all(|id| is_alive(id) == (id.number() == CLIENTS)), "none is kept");
+    drop(claim);
+    let claims = one.claim_all().expect("an answer").expect("all claims");
+    for at in ClientId::all() {
+        assert!(is_alive(at) && other.claim(at).expect("an answer").is_none(), "{at:?}");
+    }
+    let turn = other.turn().expect("the turn, which no claim of a client takes");
+    drop((claims, turn));
     let turn = one.turn().expect("the turn");
     assert!(ClientId::all().all(|id| !is_alive(id)), "a turn is of no client");
     drop(turn);

@@ -31,8 +31,8 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::error::ObjectsError;
-use crate::intents::{self, INTENT_BYTES, Intent, MOST_ARGUMENTS, enter, is_inside};
-use crate::layout::{NAME_BYTES, OPERATIONS, READY};
+use crate::intents::{self, Intent, MOST_ARGUMENTS, enter, is_inside};
+use crate::layout::{INTENT_BYTES, NAME_BYTES, OPERATIONS, READY};
 use crate::liveness::Liveness;
 use crate::locks;
 use crate::region::{Node, Platform, Region, has_fault};
@@ -173,14 +173,19 @@ impl<P: Platform> Client<P> {
                 "its arguments have more than 512 bytes; pass a reference to an object",
             );
         }
-        let place = self.allocate(INTENT_BYTES)?;
-        let intent = Intent(self.owned(place, "begin")?);
+        let intent = match Intent::place(&self.region, self.id) {
+            Some(intent) => intent,
+            None => {
+                let place = self.allocate(INTENT_BYTES)?;
+                Intent::object(&self.region, self.owned(place, "begin")?)
+            }
+        };
         intent.begin(&self.region, operation.index, self.process);
         if !has_fault!(P, GuardCommitsFirst) {
             intent.set_arguments(&self.region, arguments);
         }
         let entry = self.region.layout.guard(self.id);
-        self.region.words.set_word(entry, u64::from(intent.0) + 1); // commits
+        self.region.words.set_word(entry, intent.entry()); // commits
         if has_fault!(P, GuardCommitsFirst) {
             intent.set_arguments(&self.region, arguments);
         }
@@ -204,7 +209,7 @@ impl<P: Platform> Client<P> {
         let frees = intent.frees(&self.region);
         self.region.words.set_word(self.region.layout.guard(self.id), 0); // commits
         locks::release_all(&self.region, self.id);
-        for granule in frees.into_iter().chain([intent.0]) {
+        for granule in frees.into_iter().chain(intent.granule()) {
             // What the operation has passed on since is not the client's any more.
             if self.checks.is_none() {
                 let _ = self.free(self.pointer(granule));

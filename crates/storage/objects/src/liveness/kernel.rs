@@ -3,10 +3,11 @@
 //! A claim is an open file description of its own, so that two clients of one process exclude each
 //! other. The kernel drops the lock when the last descriptor of it is closed: when the process dies, however
 //! it dies. A forked child closes its copies, as it would keep its dead parent alive otherwise.
-#![allow(unsafe_code)] // reason: registers a function that runs in forked children
+#![allow(unsafe_code)] // reason: registers a function that runs in forked children, and maps a page that holds a lock
 
 use std::fs::{self, File};
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use rustix::fs::{Mode, OFlags};
 
 use super::Liveness;
-use crate::layout::ClientId;
+use crate::layout::{CLIENTS, ClientId};
 
 const LOCKS_AT: i64 = 1 << 62;
 
@@ -41,6 +43,12 @@ impl KernelLocks {
     /// Of an open region file.
     pub fn new(file: File) -> KernelLocks {
         KernelLocks { file: Arc::new(file) }
+    }
+
+    /// Has children that are forked from now on close their copies of claims. The first claim does so, too. Functions that are
+    /// registered for forks after this one come before it, and may wait for a thread that claims an id.
+    pub fn expect_forks() {
+        close_in_children();
     }
 
     /// A description that no forked child keeps. Its lock is taken afterwards, which may take long.
@@ -74,6 +82,17 @@ impl Liveness for KernelLocks {
         let claim = self.reopen()?;
         match fcntl(claim.file()?, FcntlArg::F_OFD_SETLK(&of_client(id))) {
             Ok(_) => Ok(Some(claim)),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// One lock of all bytes, and so one descriptor.
+    fn claim_all(&self) -> io::Result<Option<Vec<KernelClaim>>> {
+        let claim = self.reopen()?;
+        let all = libc::flock { l_len: i64::from(CLIENTS), ..request(1) };
+        match fcntl(claim.file()?, FcntlArg::F_OFD_SETLK(&all)) {
+            Ok(_) => Ok(Some(vec![claim])),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -120,6 +139,36 @@ impl KernelClaim {
         KernelClaim { file: Some(file), number, process: std::process::id() }
     }
 
+    /// Holds the lock until the process ends, without a descriptor that the program could close: a mapping of the file keeps its
+    /// description. A forked child does not have the mapping, and so not the lock.
+    ///
+    /// # Errors
+    /// Those of `mmap` and `madvise`. The lock is given back then.
+    pub fn hold_until_exit(mut self) -> io::Result<()> {
+        let page = NonZero::new(4096).ok_or(io::ErrorKind::InvalidInput)?;
+        let (protection, flags) = (ProtFlags::PROT_NONE, MapFlags::MAP_SHARED);
+        // SAFETY: a new mapping, which nothing can read or write.
+        let mapped = unsafe { mmap(None, page, protection, flags, self.file()?, 0) }?;
+        // SAFETY: changes what a fork copies, and nothing in this process.
+        if let Err(errno) = unsafe { madvise(mapped, page.get(), MmapAdvise::MADV_DONTFORK) } {
+            // SAFETY: the mapping from above.
+            let _ = unsafe { munmap(mapped, page.get()) };
+            return Err(errno.into());
+        }
+        self.forget_number();
+        // Closed here, and not unlocked.
+        drop(self.file.take());
+        Ok(())
+    }
+
+    /// Children need not close the descriptor any more.
+    fn forget_number(&self) {
+        let place = HELD.iter().find(|held| held.load(Ordering::Acquire) == self.number);
+        if let Some(place) = place {
+            place.store(NONE, Ordering::Release);
+        }
+    }
+
     fn file(&self) -> io::Result<&OwnedFd> {
         self.file.as_ref().ok_or_else(|| Errno::EBADF.into())
     }
@@ -131,14 +180,12 @@ impl Drop for KernelClaim {
             std::mem::forget(self.file.take());
             return;
         }
-        // By hand: a child that is forked from here on may have a copy of the descriptor.
+        // Without it, a mapping holds the lock, and the number may be another file's.
         if let Some(file) = &self.file {
+            // By hand: a child that is forked from here on may have a copy of the descriptor.
             let all = libc::flock { l_type: libc::F_UNLCK as i16, l_len: 0, ..request(0) };
             let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&all));
-        }
-        let place = HELD.iter().find(|held| held.load(Ordering::Acquire) == self.number);
-        if let Some(place) = place {
-            place.store(NONE, Ordering::Release);
+            self.forget_number();
         }
     }
 }

@@ -108,7 +108,7 @@ fn run(role: &str) -> Result<usize, Failed> {
         return Ok(count);
     }
     let said = std::fs::read_to_string(errors.path()).unwrap_or_default();
-    let said = &said[said.floor_char_boundary(said.len().saturating_sub(1500))..];
+    let said = &said[said.floor_char_boundary(said.len().saturating_sub(4000))..];
     let what = if has_hung { "it hung".to_owned() } else { status.to_string() };
     Err(format!("at {last}: {what}\n{said}").into())
 }

@@ -89,7 +89,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Place {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = create(directory.path(), 1 << 20);
+        let path = create(directory.path(), 2 << 20);
         let mut peer = Client::open(&path).expect("a client");
         let receipts = peer.mailbox("receipts", SLOTS).expect("a mailbox");
         let accounts = [MONEY, 0].map(|money| {

@@ -9,6 +9,7 @@
 //! of structures, some are left out unless `FARFORK_TEST_LONG=1` is set; with it, there are more random kills, too.
 
 mod child;
+mod ends;
 mod forked;
 mod guards;
 mod node;
@@ -31,6 +32,9 @@ use crate::structures::Deed;
 /// Of a client that died between the last two stores of a send.
 const RECOVER: Operation = Operation::Recover { dead: Dead::Send, stores: 2 };
 
+/// The end of names of tests of fast operations.
+const AT_INSTRUCTIONS: &str = " survives a kill at each instruction";
+
 fn is_long() -> bool {
     std::env::var_os("FARFORK_TEST_LONG").is_some()
 }
@@ -41,9 +45,10 @@ fn main() {
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
     for operation in FAST {
-        let name = format!("{operation:?} survives a kill at each instruction");
+        let name = format!("{operation:?}{AT_INSTRUCTIONS}");
         trials.push(trial(name, move || at_instructions(operation)));
     }
+    trials.push(trial("the same with protected metadata", || Ok(with_protection()?)));
     for deed in structures::FAST {
         let name = format!("{deed:?} of structures survives a kill at instructions");
         trials.push(trial(name, move || {
@@ -97,6 +102,12 @@ fn main() {
     trials.push(trial("a watcher recovers clients and may be killed", || Ok(watch::recovers()?)));
     trials
         .push(trial("clients that are out of memory are killed", || Ok(random::out_of_memory()?)));
+    for way in ends::ALL {
+        trials.push(trial(format!("clients that end by {way:?} leave nothing"), move || {
+            Ok(ends::leave_nothing(way, if is_long() { 2000 } else { 40 })?)
+        }));
+    }
+    trials.push(trial("a frozen client delays no other one", || Ok(ends::frozen()?)));
     for is_node_local in [false, true] {
         trials.extend(at_all_stores(is_node_local));
     }
@@ -154,7 +165,7 @@ fn at_all_stores(is_node_local: bool) -> Vec<Trial> {
         );
     }
     let kills = if is_long() { 100_000 } else { 300 };
-    let name = "random kills with living peers".to_owned();
+    let name = "random kills and stops with living peers".to_owned();
     add(name, Box::new(move || Ok(random::kills(kills)?)));
     trials
 }
@@ -177,14 +188,30 @@ fn node_losses() -> Vec<Trial> {
     trials.push(Trial::test("metadata that was rebuilt replaces the lost", || {
         Ok(node::forgets_the_lost::<Plain>()?)
     }));
+    trials.push(Trial::test("what a dead client left is not taken for a structure", || {
+        let (kills, likely) = node::sends_leavings::<Counting>()?;
+        println!("{kills} kills, {likely} of which left the beginning of a record");
+        assert!(kills > 100 && likely > 10, "the memory was another client's");
+        Ok(())
+    }));
+    let fault = Fault::SealsBeforeCommit;
+    trials.push(Trial::test(format!("{fault:?} is found"), move || {
+        seed(fault);
+        let found = node::sends_leavings::<FaultyCounting>();
+        println!("{found:?}");
+        found.err().ok_or("it was not found")?;
+        Ok(())
+    }));
     let faults = [
+        (Fault::RebuildInvalidatesLast, node::Deed::RebuildBesideMapped),
+        (Fault::RebuildInvalidatesLast, node::Deed::RebuildBesideFile),
         (Fault::RebuildKeepsUnsent, node::Deed::Send),
         (Fault::RebuildKeepsSlots, node::Deed::Send),
         (Fault::RebuildKeepsCounts, node::Deed::Link),
         (Fault::RebuildPublishesFirst, node::Deed::Rebuild),
     ];
     for (fault, deed) in faults {
-        trials.push(Trial::test(format!("{fault:?} is found"), move || {
+        trials.push(Trial::test(format!("{fault:?} is found by {deed:?}"), move || {
             seed(fault);
             let found = node::lose_everywhere::<FaultyCounting>(deed, 1);
             println!("at stores: {found:?}");
@@ -208,6 +235,30 @@ fn at_instructions(operation: Operation) -> Result<(), Failed> {
     let kills = kill_everywhere::<Plain>(&mut stage, operation, 1, Kill::Instruction)?;
     println!("{operation:?}: {kills} kills, one at each instruction");
     assert!(kills > 10, "{operation:?} finished after {kills} kills");
+    Ok(())
+}
+
+/// Tests of fast operations in a process that protects metadata: two of them, or all.
+fn with_protection() -> Result<(), String> {
+    let words = |error: std::io::Error| error.to_string();
+    let processors = std::fs::read_to_string("/proc/cpuinfo").map_err(words)?;
+    if !processors.split_whitespace().any(|flag| flag == "ospke") {
+        println!("skipped: the processor or the kernel has no protection keys");
+        return Ok(());
+    }
+    let own = std::env::current_exe().map_err(words)?;
+    let tried =
+        FAST.iter().filter(|one| is_long() || matches!(one, Operation::Allocate | Operation::Send));
+    for operation in tried {
+        let mut command = std::process::Command::new(&own);
+        command.args(["--exact", &format!("{operation:?}{AT_INSTRUCTIONS}")]);
+        let output = command.env("FARFORK_PROTECTED", "1").output().map_err(words)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{said}");
+        if !output.status.success() || !said.contains("1 passed; 0 failed") {
+            return Err(format!("{output:?}"));
+        }
+    }
     Ok(())
 }
 

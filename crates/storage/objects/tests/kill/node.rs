@@ -44,9 +44,20 @@ pub enum Deed {
     Pay,
     /// The metadata is rebuilt, and the node is lost once more.
     Rebuild,
+    /// The same, while a process has the lost metadata mapped, and tries to recover clients by it.
+    RebuildBesideMapped,
+    /// The same, and the lost metadata is where it was again.
+    RebuildBesideFile,
 }
 
-pub const ALL: [Deed; 15] = [
+impl Deed {
+    /// Whether the process that rebuilds metadata is killed, not a client.
+    fn is_rebuild(self) -> bool {
+        matches!(self, Deed::Rebuild | Deed::RebuildBesideMapped | Deed::RebuildBesideFile)
+    }
+}
+
+pub const ALL: [Deed; 17] = [
     Deed::Allocate,
     Deed::Free,
     Deed::Send,
@@ -62,10 +73,14 @@ pub const ALL: [Deed; 15] = [
     Deed::Release,
     Deed::Pay,
     Deed::Rebuild,
+    Deed::RebuildBesideMapped,
+    Deed::RebuildBesideFile,
 ];
 
 /// Messages to the client. Every other one takes two spans.
 const MESSAGES: [u64; 4] = [1000, 1001, 1002, 1003];
+/// Of the record of a shared structure.
+const RECORD_BYTES: usize = 1216;
 /// Stores of a change after which the client dies whose metadata is rebuilt.
 const STORES_OF_CHANGE: u64 = 12;
 
@@ -73,7 +88,6 @@ const STORES_OF_CHANGE: u64 = 12;
 pub struct Ruin {
     _directory: tempfile::TempDir,
     path: PathBuf,
-    metadata: PathBuf,
     /// Metadata of the first generation.
     oldest: PathBuf,
 }
@@ -172,7 +186,7 @@ fn act<P: Platform + 'static>(ready: Ready<P>, deed: Deed) {
         Deed::Share => own.send_root(4, list),
         Deed::Link => own.client.link(root, shared[3], 0, new).expect("linked"),
         Deed::Unlink => own.client.unlink(root, root, 0).expect("unlinked"),
-        Deed::Change | Deed::Rebuild => {
+        Deed::Change | Deed::Rebuild | Deed::RebuildBesideMapped | Deed::RebuildBesideFile => {
             own.client.change(root, root, 0, Some(new)).expect("changed");
         }
         Deed::Release => own.client.release(root).expect("released"),
@@ -186,46 +200,70 @@ impl Ruin {
         place(true);
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let path = create(directory.path(), 2 << 20);
-        let info = Region::<Node>::open(&path).expect("a region").info().expect("facts");
-        let metadata = info.metadata.expect("node-local metadata").path;
         let oldest = directory.path().join("oldest");
-        fs::hard_link(&metadata, &oldest).expect("a link");
-        Ruin { _directory: directory, path, metadata, oldest }
+        let ruin = Ruin { _directory: directory, path, oldest };
+        fs::hard_link(ruin.metadata(), &ruin.oldest).expect("a link");
+        ruin
+    }
+
+    /// Where the metadata lies. Not while it is lost.
+    fn metadata(&self) -> PathBuf {
+        let info = Region::<Node>::open(&self.path).expect("a region").info().expect("facts");
+        info.metadata.expect("node-local metadata").path
     }
 
     /// The file is missing, shorter, damaged, or that of an earlier generation.
     fn lose(&self, how: u64) -> io::Result<()> {
-        let file = || File::options().read(true).write(true).open(&self.metadata);
+        let metadata = self.metadata();
+        let file = || File::options().read(true).write(true).open(&metadata);
         match how % 4 {
-            0 => fs::remove_file(&self.metadata),
+            0 => fs::remove_file(&metadata),
             1 => file()?.set_len(1 << 20),
             2 => file()?.write_all_at(&[0xff], 33),
             _ => {
-                fs::remove_file(&self.metadata)?;
-                fs::hard_link(&self.oldest, &self.metadata)
+                fs::remove_file(&metadata)?;
+                fs::hard_link(&self.oldest, &metadata)
             }
         }
     }
 
     /// All clients die after so many stores of a deed, and metadata is lost. Returns how the client ended.
     fn run<P: Platform + 'static>(&self, deed: Deed, stores: u64) -> Result<End, String> {
-        let at = if deed == Deed::Rebuild { STORES_OF_CHANGE } else { stores };
+        let at = if deed.is_rebuild() { STORES_OF_CHANGE } else { stores };
         let mut end = child::end(child::start(|| {
             let (_peer, ready) = prepare::<Counting>(&self.path);
             arm(at);
             act(ready, deed);
             std::mem::forget(_peer);
         }))?;
-        self.lose(stores).map_err(|error| error.to_string())?;
-        // Also without a fault and without kills, in a process of its own.
         end = match deed {
-            Deed::Rebuild => self.rebuild::<P>(stores)?,
+            Deed::RebuildBesideMapped => self.rebuild_beside_mapped::<P>(stores)?,
+            Deed::RebuildBesideFile => self.rebuild_beside_file::<P>(stores)?,
             _ => {
-                demand(self.rebuild::<P>(u64::MAX)? == End::Finished, || "killed".to_owned())?;
-                end
+                self.lose(stores).map_err(failed)?;
+                if deed == Deed::Rebuild { self.rebuild::<P>(stores)? } else { end }
             }
         };
+        // Without kills, in a process of its own.
+        demand(self.rebuild::<P>(u64::MAX)? == End::Finished, || "killed".to_owned())?;
         self.verify(deed)?;
+        Ok(end)
+    }
+
+    fn rebuild_beside_mapped<P: Platform + 'static>(&self, stores: u64) -> Result<End, String> {
+        let stale = Region::<Node>::open(&self.path).map_err(words)?;
+        self.lose(0).map_err(failed)?;
+        let end = self.rebuild::<P>(stores)?;
+        // Refused, unless there was no store yet.
+        let _ = stale.recover();
+        Ok(end)
+    }
+
+    fn rebuild_beside_file<P: Platform + 'static>(&self, stores: u64) -> Result<End, String> {
+        let (metadata, aside) = (self.metadata(), self.path.with_extension("aside"));
+        fs::rename(&metadata, &aside).map_err(failed)?;
+        let end = self.rebuild::<P>(stores)?;
+        fs::rename(&aside, &metadata).map_err(failed)?;
         Ok(end)
     }
 
@@ -272,6 +310,22 @@ impl Ruin {
         self.exchange()
     }
 
+    /// An object and a list, and perhaps what the dead client shared.
+    fn receive_leavings(&self, object: Object) -> Result<(), String> {
+        let mut fresh = open::<Node>(&self.path);
+        let received = fresh.receive(1);
+        demand(received == object, || "another object was received".to_owned())?;
+        fresh.client.free(object).map_err(words)?;
+        let [_, _, lists, _, up] = fresh.mailboxes;
+        let found = take_lists(&mut fresh.client, lists)?;
+        demand(found == [[1, 2, 3, 4]], || format!("lists: {found:?}"))?;
+        take_lists(&mut fresh.client, up)?;
+        drop(fresh);
+        let check = Region::<Node>::open(&self.path).and_then(|it| it.check()).map_err(words)?;
+        let is_free = check.is_clean() && check.bytes_free == check.bytes;
+        demand(is_free, || format!("{check:?}"))
+    }
+
     /// All mailboxes work, and all memory is free.
     fn exchange(&self) -> Result<(), String> {
         let (mut one, mut other) = (open::<Node>(&self.path), open::<Node>(&self.path));
@@ -309,6 +363,10 @@ fn pay_again(client: &mut Client) -> Result<(), String> {
     demand(receipts == [MONEY], || format!("then {receipts:?}"))
 }
 
+fn failed(error: io::Error) -> String {
+    error.to_string()
+}
+
 /// Receives lists, and gives them back.
 fn take_lists(client: &mut Client, from: Mailbox) -> Result<Vec<Vec<u64>>, String> {
     let mut lists = Vec::new();
@@ -335,6 +393,39 @@ pub fn lose_everywhere<P: Platform + 'static>(deed: Deed, stride: usize) -> Resu
     unreachable!("a deed has an end")
 }
 
+/// A client dies while it shares a structure, at each store. Another one gets the memory in which the record was to be, sends it
+/// as it is, and the node is lost: the message is an object, not a structure. Returns the kills, and in how many of them the
+/// memory had begun to look like a record.
+pub fn sends_leavings<P: Platform + 'static>() -> Result<(u64, u64), String> {
+    let ruin = Ruin::new();
+    let (mut kills, mut likely) = (0, 0);
+    loop {
+        let end = child::end(child::start(|| {
+            let mut own = open::<P>(&ruin.path);
+            let root = list(&mut own.client)[0];
+            arm(kills);
+            own.send_root(4, root);
+            std::mem::forget(own);
+        }))?;
+        if end == End::Finished {
+            return Ok((kills, likely));
+        }
+        kills += 1;
+        // It takes the same places, in the same order.
+        let mut heir = open::<Node>(&ruin.path);
+        let root = list(&mut heir.client)[0];
+        let object = heir.client.allocate(RECORD_BYTES).map_err(words)?;
+        likely += u64::from(crate::objects::first(object) >> 63 == 1);
+        heir.send_object(1, object);
+        heir.send_object(2, root);
+        drop(heir);
+        ruin.lose(kills).map_err(failed)?;
+        demand(ruin.rebuild::<P>(u64::MAX)? == End::Finished, || "killed".to_owned())?;
+        let said = |what: String| format!("after {} stores: {what}", kills - 1);
+        ruin.receive_leavings(object).map_err(said)?;
+    }
+}
+
 /// A process that mapped metadata which was lost and rebuilt does nothing with it.
 pub fn forgets_the_lost<P: Platform + 'static>() -> Result<(), String> {
     let ruin = Ruin::new();
@@ -347,7 +438,7 @@ pub fn forgets_the_lost<P: Platform + 'static>() -> Result<(), String> {
         }))
     };
     begin_and_die()?;
-    ruin.lose(0).map_err(|error| error.to_string())?;
+    ruin.lose(0).map_err(failed)?;
     begin_and_die()?;
     let is_refused = |error: Option<ObjectsError>| {
         let is_it = matches!(error, Some(ObjectsError::MetadataReplaced { .. }));
@@ -356,6 +447,7 @@ pub fn forgets_the_lost<P: Platform + 'static>() -> Result<(), String> {
     is_refused(stale.recover().err())?;
     is_refused(stale.check().err())?;
     is_refused(stale.info().err())?;
+    is_refused(Region::<Node>::open(&ruin.path).err())?;
     drop(stale);
     let region = Region::<Node>::open(&ruin.path).map_err(words)?;
     let check = region.check().map_err(words)?;

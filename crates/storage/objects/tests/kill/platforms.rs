@@ -33,6 +33,12 @@ impl From<Mapped> for Counted {
 }
 
 impl Words for Counted {
+    type Plain = Counted;
+
+    fn plain(&self) -> Option<&Counted> {
+        Some(self)
+    }
+
     fn tail(&self, at: usize) -> Counted {
         Counted(self.0.tail(at))
     }
@@ -126,6 +132,10 @@ pub struct Counting;
 impl Platform for Counting {
     type Words = Counted;
     type Liveness = Locks;
+
+    fn step() {
+        step();
+    }
 }
 
 /// A platform with the seeded fault.
@@ -146,6 +156,10 @@ pub struct FaultyCounting;
 impl Platform for FaultyCounting {
     type Words = Counted;
     type Liveness = Locks;
+
+    fn step() {
+        step();
+    }
 
     fn fault() -> Option<Fault> {
         seeded()

@@ -1,34 +1,38 @@
-//! Processes that pass objects around are killed at random moments.
+//! Processes that pass objects around are killed and stopped at random moments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farfork::{Client, Mailbox, Timeout};
+use farfork::{Client, Mailbox, ObjectsError, Timeout};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::process::{Signal as RustixSignal, set_parent_process_death_signal};
 
 use crate::child::{self, End};
+use crate::ends::use_beside_stopped;
 use crate::objects::{number, set_number};
 use crate::stage::{create, demand, words};
 
 const WORKERS: usize = 3;
 const SLOTS: u64 = 16;
 const REGION_BYTES: u64 = 32 << 20;
-const HELD: u64 = 50;
+pub const HELD: u64 = 50;
 /// Objects that a worker owns at most.
 const MOST: usize = 3000;
+/// A client that waits so long is delayed. Far more than a check takes on a busy machine.
+pub const LONGEST_STOP: Duration = Duration::from_secs(20);
 /// Kills after which the test says how far it is: a long run that ends early leaves the number.
 const REPORTED: u64 = 5000;
 
 /// xorshift64*: the same seed gives the same decisions.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -41,7 +45,9 @@ fn mailbox(client: &mut Client, worker: usize) -> Mailbox {
 }
 
 /// Allocates, frees, receives and sends for ever, and calls `each` in between. Its objects must keep what it wrote.
-fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
+pub fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
+    // A test that fails leaves none behind.
+    set_parent_process_death_signal(Some(RustixSignal::KILL)).expect("a signal");
     // A kill in the middle of a panic must not hide it.
     let failure = path.with_extension("failed");
     std::panic::set_hook(Box::new(move |panic| {
@@ -67,7 +73,7 @@ fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
                 owned.push((object, content));
             }
             4 => {
-                let object = client.receive(from, Timeout::Poll).expect("a receiver");
+                let object = patiently(|| client.receive(from, Timeout::Poll));
                 if let Some(object) = object {
                     owned.push((object, number(object)));
                 }
@@ -76,7 +82,7 @@ fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
                 let at = random.below(owned.len() as u64) as usize;
                 let (object, content) = owned[at];
                 assert_eq!(number(object), content, "an object changed");
-                if client.send(to, object, Timeout::Poll).expect("a sender") {
+                if patiently(|| client.send(to, object, Timeout::Poll)) {
                     owned.swap_remove(at);
                 }
             }
@@ -91,40 +97,107 @@ fn work(path: &Path, worker: usize, seed: u64, mut each: impl FnMut()) {
     }
 }
 
+/// A process that was stopped just before it began to recover a dead client keeps its end of a mailbox taken.
+fn patiently<T>(mut call: impl FnMut() -> Result<T, ObjectsError>) -> T {
+    let begun = Instant::now();
+    loop {
+        match call() {
+            Err(ObjectsError::RoleTaken { .. }) if begun.elapsed() < LONGEST_STOP => {
+                sleep(Duration::from_millis(1));
+            }
+            done => return done.expect("an end of a mailbox"),
+        }
+    }
+}
+
+/// A region with a client that lives on.
+pub struct Stage {
+    _directory: tempfile::TempDir,
+    pub path: PathBuf,
+    pub random: Random,
+    pub observer: Client,
+    held: Vec<NonNull<u8>>,
+}
+
+impl Stage {
+    pub fn new() -> Result<Stage, String> {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = create(directory.path(), REGION_BYTES);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seed = now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
+        println!("seed {seed}");
+        let mut observer = Client::open(&path).map_err(words)?;
+        let held: Vec<_> = (0..HELD).map(|_| observer.allocate(64).expect("an object")).collect();
+        held.iter().for_each(|object| set_number(*object, u64::MAX - 7));
+        Ok(Stage { _directory: directory, path, random: Random(seed), observer, held })
+    }
+
+    /// What a worker said that failed.
+    pub fn failure(&self) -> String {
+        fs::read_to_string(self.path.with_extension("failed")).unwrap_or_default()
+    }
+
+    /// Accounts for everything, when no worker lives.
+    pub fn account(&self) -> Result<(), String> {
+        let failure = self.failure();
+        demand(failure.is_empty(), || failure.clone())?;
+        let check = self.observer.region().check().map_err(words)?;
+        let most = WORKERS as u64 * SLOTS;
+        let is_right = check.is_clean() && check.owned == HELD && check.in_mailboxes <= most;
+        let sum = check.bytes_free + check.bytes_owned + check.bytes_in_mailboxes;
+        demand(is_right && sum == check.bytes, || format!("{check:?}"))?;
+        let is_kept = self.held.iter().all(|object| number(*object) == u64::MAX - 7);
+        demand(is_kept, || "objects of a living client changed".to_owned())
+    }
+}
+
 /// Kills workers, starts others, and accounts for everything now and then.
 pub fn kills(count: u64) -> Result<(), String> {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = create(directory.path(), REGION_BYTES);
-    let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
-    println!("seed {seed}");
-    let mut random = Random(seed);
-    let mut observer = Client::open(&path).map_err(words)?;
-    let held: Vec<_> = (0..HELD).map(|_| observer.allocate(64).expect("an object")).collect();
-    held.iter().for_each(|object| set_number(*object, u64::MAX - 7));
-    let begin = |worker: usize, random: &mut Random| {
-        let seed = random.below(1 << 30) + 1;
-        child::start(|| work(&path, worker, seed, || ()))
+    let mut stage = Stage::new()?;
+    let begin = |worker: usize, stage: &mut Stage| {
+        let seed = stage.random.below(1 << 30) + 1;
+        child::start(|| work(&stage.path, worker, seed, || ()))
     };
-    let mut workers: Vec<Pid> = (0..WORKERS).map(|worker| begin(worker, &mut random)).collect();
+    let mut workers: Vec<Pid> = (0..WORKERS).map(|worker| begin(worker, &mut stage)).collect();
+    let mut stops = 0;
     for number in 0..count {
-        sleep(Duration::from_micros(random.below(3000)));
-        let victim = random.below(WORKERS as u64) as usize;
+        sleep(Duration::from_micros(stage.random.below(3000)));
+        let victim = stage.random.below(WORKERS as u64) as usize;
         is_running(workers[victim])?;
+        if stage.random.below(4) == 0 {
+            live_beside_stopped(&mut stage, workers[victim])?;
+            stops += 1;
+        }
         stop(workers[victim])?;
-        workers[victim] = begin(victim, &mut random);
+        workers[victim] = begin(victim, &mut stage);
         if number % 50 == 49 {
             for worker in workers.drain(..) {
                 stop(worker)?;
             }
-            account(&mut observer, &held)?;
-            workers = (0..WORKERS).map(|worker| begin(worker, &mut random)).collect();
+            stage.account()?;
+            workers = (0..WORKERS).map(|worker| begin(worker, &mut stage)).collect();
         }
         if (number + 1) % REPORTED == 0 {
-            println!("{} kills", number + 1);
+            println!("{} kills, {stops} of them of stopped clients or after a stop", number + 1);
         }
     }
     workers.into_iter().try_for_each(stop)?;
-    account(&mut observer, &held)
+    stage.account()
+}
+
+/// A worker that is stopped in the middle of anything delays no other one, and goes on afterwards or is killed as it is.
+fn live_beside_stopped(stage: &mut Stage, worker: Pid) -> Result<(), String> {
+    let send = |signal| kill(worker, signal).map_err(|error| error.to_string());
+    stage.observer.region().recover().map_err(words)?;
+    send(Signal::SIGSTOP)?;
+    use_beside_stopped(&mut stage.observer, worker)?;
+    sleep(Duration::from_micros(stage.random.below(1000)));
+    if stage.random.below(2) == 0 {
+        send(Signal::SIGCONT)?;
+        sleep(Duration::from_micros(stage.random.below(1000)));
+        is_running(worker)?;
+    }
+    Ok(())
 }
 
 /// A worker that failed has ended by itself.
@@ -136,19 +209,6 @@ fn is_running(worker: Pid) -> Result<(), String> {
 fn stop(worker: Pid) -> Result<(), String> {
     kill(worker, Signal::SIGKILL).map_err(|error| error.to_string())?;
     demand(child::end(worker)? == End::Killed, || "a worker finished".to_owned())
-}
-
-fn account(observer: &mut Client, held: &[NonNull<u8>]) -> Result<(), String> {
-    let failure = observer.region().path().with_extension("failed");
-    let failure = std::fs::read_to_string(failure).unwrap_or_default();
-    demand(failure.is_empty(), || failure.clone())?;
-    let check = observer.region().check().map_err(words)?;
-    let most = WORKERS as u64 * SLOTS;
-    let is_right = check.is_clean() && check.owned == HELD && check.in_mailboxes <= most;
-    let sum = check.bytes_free + check.bytes_owned + check.bytes_in_mailboxes;
-    demand(is_right && sum == check.bytes, || format!("{check:?}"))?;
-    let is_kept = held.iter().all(|object| number(*object) == u64::MAX - 7);
-    demand(is_kept, || "objects of a living client changed".to_owned())
 }
 
 /// A memory cgroup with little memory. Removed at the end.
@@ -189,24 +249,20 @@ pub fn out_of_memory() -> Result<(), String> {
         println!("skipped: this process cannot make a memory cgroup with a limit");
         return Ok(());
     };
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = create(directory.path(), REGION_BYTES);
-    let mut observer = Client::open(&path).map_err(words)?;
-    let held: Vec<_> = (0..HELD).map(|_| observer.allocate(64).expect("an object")).collect();
-    held.iter().for_each(|object| set_number(*object, u64::MAX - 7));
+    let stage = Stage::new()?;
     for round in 1..=5 {
-        let peer = child::start(|| work(&path, 1, round, || ()));
+        let peer = child::start(|| work(&stage.path, 1, round, || ()));
         let victim = child::start(|| {
             let own = std::process::id().to_string();
             fs::write(group.0.join("cgroup.procs"), own).expect("it joins the group");
             let mut kept = Vec::new();
-            work(&path, 0, round, || kept.push(Box::new([1u8; 2048])));
+            work(&stage.path, 0, round, || kept.push(Box::new([1u8; 2048])));
         });
         demand(child::end(victim)? == End::Killed, || "the victim finished".to_owned())?;
         demand(group.kills() == round, || format!("{} of {round} kills", group.kills()))?;
         is_running(peer)?;
         stop(peer)?;
-        account(&mut observer, &held)?;
+        stage.account()?;
     }
     Ok(())
 }

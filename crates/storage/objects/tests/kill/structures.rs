@@ -79,7 +79,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Place {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = create(directory.path(), 1 << 20);
+        let path = create(directory.path(), 2 << 20);
         let (peer, down, up) = open::<farfork::Node>(&path);
         Place { _directory: directory, path, peer, down, up }
     }

@@ -279,7 +279,13 @@ impl Memory {
 }
 
 impl Words for Memory {
+    type Plain = Memory;
+
     const POLLS: u32 = 1;
+
+    fn plain(&self) -> Option<&Memory> {
+        Some(self)
+    }
 
     fn tail(&self, at: usize) -> Memory {
         Memory { begin: self.begin + at }

@@ -13,6 +13,8 @@ use farfork::{CLIENTS, Client, Code, MAILBOXES, Metadata, Node, ObjectsError, Re
 use tempfile::TempDir;
 
 const BYTES: u64 = 1 << 20;
+/// Of regions with node-local metadata.
+const NODE_BYTES: u64 = 2 << 20;
 
 fn region() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -364,7 +366,7 @@ fn node_local() -> (TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("region");
     let metadata = Metadata::Node(directory.path().to_owned());
-    Region::create_with(&path, BYTES, false, &metadata).expect("a region");
+    Region::create_with(&path, NODE_BYTES, false, &metadata).expect("a region");
     let info = Region::<Node>::open(&path).expect("a region").info().expect("facts");
     (directory, path, info.metadata.expect("metadata").path)
 }
@@ -388,40 +390,74 @@ fn lost_metadata_is_refused_while_clients_live_and_rebuilt_afterwards() {
     let mailbox = client.mailbox("m", 2).expect("a mailbox");
     assert_eq!(client.receive(mailbox, Timeout::Poll).expect("a receiver"), Some(object));
     let info = client.region().info().expect("facts").metadata.expect("metadata");
-    assert_eq!((info.path.as_path(), info.generation), (metadata.as_path(), 2));
+    assert_eq!(info.generation, 2);
+    assert!(info.path != metadata && info.path.exists(), "another file, whose name was not known");
     drop(client);
     Region::destroy(&path).expect("nothing uses it");
-    assert!(!path.exists() && !metadata.exists(), "both files are gone");
+    assert!(!path.exists() && !info.path.exists(), "both files are gone");
+}
+
+/// Opens a region; returns where its metadata of this generation lies.
+fn metadata_of(path: &Path, generation: u64) -> PathBuf {
+    drop(Client::open(path).expect("a client"));
+    let info = Region::<Node>::open(path).expect("a region").info().expect("facts");
+    let metadata = info.metadata.expect("metadata");
+    assert_eq!(metadata.generation, generation);
+    metadata.path
 }
 
 #[test]
-fn what_is_not_metadata_of_the_owner_is_refused() {
-    let (directory, path, metadata) = node_local();
+fn what_is_not_metadata_of_the_owner_is_left_alone() {
+    let (directory, path, first) = node_local();
     let aside = directory.path().join("aside");
-    fs::rename(&metadata, &aside).expect("aside");
-    std::os::unix::fs::symlink(&aside, &metadata).expect("a link");
-    let error = Client::open(&path).expect_err("a symbolic link");
-    assert!(error.to_string().contains("is not a file of user"), "{error}");
-    fs::remove_file(&metadata).expect("no link");
-    fs::create_dir(&metadata).expect("a directory");
-    let error = Client::open(&path).expect_err("a directory");
-    assert_eq!(error.errno(), libc::EACCES);
-    fs::remove_dir(&metadata).expect("no directory");
+    fs::rename(&first, &aside).expect("aside");
+    std::os::unix::fs::symlink(&aside, &first).expect("a link");
+    let second = metadata_of(&path, 2);
+    fs::remove_file(&second).expect("metadata");
+    fs::create_dir(&second).expect("a directory");
+    let third = metadata_of(&path, 3);
+    assert!(second.is_dir() && second != third && first != third, "each has a name of its own");
     if rustix::process::geteuid().is_root() {
-        fs::copy(&aside, &metadata).expect("a copy");
-        std::os::unix::fs::chown(&metadata, Some(12_345), None).expect("another owner");
-        let error = Client::open(&path).expect_err("another user's");
-        assert!(error.to_string().contains("is not a file of user 0"), "{error}");
-        fs::remove_file(&metadata).expect("no file");
+        let copy = fs::read(&third).expect("a copy");
+        fs::remove_file(&third).expect("metadata");
+        fs::write(&third, copy).expect("a file");
+        std::os::unix::fs::chown(&third, Some(12_345), None).expect("another owner");
+        let fourth = metadata_of(&path, 4);
         // What root rebuilds stays the owner's, and only where the owner could have made it.
+        fs::remove_file(fourth).expect("metadata");
         std::os::unix::fs::chown(&path, Some(12_345), Some(12_345)).expect("another owner");
         let error = Client::open(&path).expect_err("a directory of root");
-        assert!(error.to_string().contains("is not a file of user 12345"), "{error}");
+        assert!(error.to_string().contains("neither a directory of user 12345"), "{error}");
+        assert_eq!(error.errno(), libc::EACCES);
         std::os::unix::fs::chown(directory.path(), Some(12_345), None).expect("another owner");
-        drop(Client::open(&path).expect("rebuilt"));
-        let found = fs::metadata(&metadata).expect("metadata");
+        let found = fs::metadata(metadata_of(&path, 5)).expect("metadata");
         assert_eq!((found.uid(), found.mode() & 0o777), (12_345, 0o600));
     }
+}
+
+/// The owner restores a copy in the region's place, and the metadata knows of what came after it.
+#[test]
+fn an_older_copy_in_the_place_of_a_region_has_lost_its_metadata() {
+    let (_directory, path, _) = node_local();
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    let object = client.allocate(64).expect("an object");
+    assert!(client.send(mailbox, object, Timeout::Poll).expect("a sender"));
+    drop(client);
+    let copy = fs::read(&path).expect("a copy");
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    let received = client.receive(mailbox, Timeout::Poll).expect("a receiver");
+    client.free(received.expect("a message")).expect("its own");
+    drop(client);
+    fs::write(&path, copy).expect("the copy");
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("m", 2).expect("a mailbox");
+    assert_eq!(client.receive(mailbox, Timeout::Poll).expect("a receiver"), Some(object));
+    let check = client.region().check().expect("a check");
+    assert!(check.is_clean() && check.owned == 1, "{check:?}");
+    drop(client);
+    metadata_of(&path, 2);
 }
 
 /// It has the same uuid, and locks of its own: with the same metadata, its clients would take those of the other for dead.

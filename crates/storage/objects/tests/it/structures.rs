@@ -218,3 +218,20 @@ fn what_cannot_be_linked_is_refused() {
     assert!(error.to_string().contains("32752 at most"), "{error}");
     assert_eq!(check(&one).linked, 1);
 }
+
+/// Objects that refer to each other, and that nothing holds, leak. A check counts them, and what hangs on them.
+#[test]
+fn circles_that_nothing_holds_are_counted() {
+    let (_directory, path) = region();
+    let mut client = Client::open(&path).expect("a client");
+    let (root, objects) = list(&mut client, &[1, 2, 3, 4]);
+    client.link(root, objects[2], 1, objects[1]).expect("a circle");
+    assert_eq!(check(&client).unreachable, 0, "the root holds the circle");
+    client.unlink(root, root, 0).expect("unlinked");
+    let found = check(&client);
+    assert_eq!((found.unreachable, found.owned, found.linked), (3, 1, 3), "{found:?}");
+    client.free(root).expect("its own");
+    drop(client);
+    let found = Region::<farfork::Node>::open(&path).and_then(|it| it.check()).expect("a check");
+    assert_eq!((found.unreachable, found.linked), (3, 3), "{found:?}");
+}

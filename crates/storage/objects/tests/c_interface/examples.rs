@@ -40,9 +40,20 @@ fn example(name: &str) -> PathBuf {
     Path::new(CRATE).join("examples").join(name)
 }
 
+/// The setting that protects metadata, unless this machine has no keys.
+fn protection() -> &'static str {
+    let processors = std::fs::read_to_string("/proc/cpuinfo").expect("processors");
+    let has_keys = processors.split_whitespace().any(|flag| flag == "ospke");
+    if has_keys {
+        return "1";
+    }
+    println!("skipped: the processor or the kernel has no protection keys");
+    "0"
+}
+
 #[test]
 fn a_producer_and_a_consumer_in_c_pass_objects() {
-    for is_static in [false, true] {
+    for (is_static, setting) in [(false, "0"), (true, "0"), (false, protection())] {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let region = directory.path().join("region");
         Region::create(&region, 1 << 20).expect("a region");
@@ -51,6 +62,11 @@ fn a_producer_and_a_consumer_in_c_pass_objects() {
             compile(&example(&format!("{name}.c")), &program, is_static);
             program
         });
+        let start = |program| {
+            let mut command = start(program);
+            command.env("FARFORK_PROTECTED", setting);
+            command
+        };
         let mut producer = start(&produce).arg(&region).arg("20000").spawn().expect("a producer");
         let mut consumer = start(&consume);
         consumer.arg(&region).arg("20000").stderr(Stdio::inherit());
@@ -65,12 +81,48 @@ fn a_producer_and_a_consumer_in_c_pass_objects() {
 }
 
 #[test]
+fn stray_stores_to_protected_metadata_are_trapped() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let program = directory.path().join("protected");
+    compile(&Path::new(CRATE).join("tests/c_interface/protected.c"), &program, false);
+    for setting in ["0", protection()] {
+        let region = directory.path().join("region");
+        Region::create(&region, 1 << 20).expect("a region");
+        let output = start(&program)
+            .arg(&region)
+            .env("FARFORK_PROTECTED", setting)
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let expected = if setting == "0" { "0 of 6\n" } else { "6 of 6\n" };
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        let check = Region::<farfork::Node>::open(&region).and_then(|region| region.check());
+        let check = check.expect("a check");
+        assert!(check.is_clean() && check.bytes_free == check.bytes, "{check:?}");
+        std::fs::remove_file(&region).expect("removed");
+    }
+}
+
+/// A program that uses up all keys before it opens the region, and machines without keys.
+#[test]
+fn a_region_that_cannot_be_protected_is_not_opened() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let region = directory.path().join("region");
+    Region::create(&region, 1 << 20).expect("a region");
+    let program = directory.path().join("keyless");
+    compile(&Path::new(CRATE).join("tests/c_interface/keyless.c"), &program, false);
+    let output = start(&program).arg(&region).env("FARFORK_PROTECTED", "1").output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn errors_reach_c_as_numbers_and_words() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let region = directory.path().join("region");
     Region::create(&region, 1 << 20).expect("a region");
     let program = directory.path().join("errors");
-    compile(&Path::new(CRATE).join("tests/errors.c"), &program, false);
+    compile(&Path::new(CRATE).join("tests/c_interface/errors.c"), &program, false);
     let output = start(&program).arg(&region).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -81,7 +133,7 @@ fn structures_are_shared_by_c_programs() {
     let region = directory.path().join("region");
     Region::create(&region, 1 << 20).expect("a region");
     let program = directory.path().join("structures");
-    compile(&Path::new(CRATE).join("tests/structures.c"), &program, false);
+    compile(&Path::new(CRATE).join("tests/c_interface/structures.c"), &program, false);
     let output = start(&program).arg(&region).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -94,7 +146,7 @@ fn guarded_operations_of_c_programs_are_completed() {
     let program = directory.path().join("guards");
     let both = directory.path().join("both.c");
     let include = |path: PathBuf| format!("#include \"{}\"\n", path.display());
-    let test = Path::new(CRATE).join("tests/guards.c");
+    let test = Path::new(CRATE).join("tests/c_interface/guards.c");
     // The same `struct payment` twice would not compile.
     let text = std::fs::read_to_string(example("payment.c")).expect("an example");
     let payment = directory.path().join("payment.c");

@@ -11,7 +11,8 @@ use farfork::{Client, Metadata, Node, Region, Timeout};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-const BYTES: u64 = 1 << 20;
+const BYTES: u64 = 2 << 20;
+const SPANS_AT: u64 = 315_392;
 const MAILBOXES: [&str; 3] = ["objects", "lists", "shared"];
 
 /// A list of objects with two references each, all of which mean the next one.
@@ -49,11 +50,11 @@ fn fill(path: &Path) -> std::path::PathBuf {
 
 /// Where damage may be: in mailboxes and spans, or at the beginning of the spans with the objects.
 fn places() -> impl Strategy<Value = u64> {
-    let spans = Layout::of(BYTES).expect("a layout").spans();
+    let spans = Layout::node_local(BYTES).expect("a layout").spans();
     let objects = u64::from(spans.start) * SPAN_BYTES;
     let span = (0..u64::from(spans.end - spans.start), 0u64..4096)
         .prop_map(move |(span, at)| objects + span * SPAN_BYTES + at);
-    prop_oneof![36_864u64..36_864 + 3 * 8448, 315_392u64..315_392 + 8 * 16, span]
+    prop_oneof![36_864u64..36_864 + 3 * 8448, SPANS_AT..SPANS_AT + 8 * 32, span]
 }
 
 proptest! {
@@ -106,5 +107,38 @@ proptest! {
         drop(client);
         let check = Region::<Node>::open(&path).expect("a region").check().expect("a check");
         prop_assert!(check.is_clean() && check.owned == 0, "{check:?}");
+    }
+}
+
+/// The spans of a large object in a mailbox say something else: it is lost, and no other object lies over it.
+#[test]
+fn an_object_of_damaged_spans_is_not_given_twice() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("region");
+    let metadata = Metadata::Node(directory.path().to_owned());
+    Region::create_with(&path, BYTES, false, &metadata).expect("a region");
+    let mut client = Client::open(&path).expect("a client");
+    let mailbox = client.mailbox("objects", 4).expect("a mailbox");
+    let object = client.allocate(70_000).expect("an object");
+    let begin = client.region().header().address;
+    assert!(client.send(mailbox, object, Timeout::Poll).expect("a sender"));
+    let lies_at = client.region().info().expect("facts").metadata.expect("metadata").path;
+    drop(client);
+    fs::remove_file(lies_at).expect("metadata");
+    let second = (object.addr().get() as u64 - begin) / SPAN_BYTES + 1;
+    let file = File::options().write(true).open(&path).expect("the region");
+    file.write_all_at(&[0; 8], SPANS_AT + 8 * second).expect("damage");
+    let mut client = Client::open(&path).expect("a client");
+    let mut objects = Vec::new();
+    while let Ok(object) = client.allocate(64) {
+        objects.push(object);
+    }
+    let mailbox = client.mailbox("objects", 4).expect("a mailbox");
+    if let Some(object) = client.receive(mailbox, Timeout::Poll).expect("a receiver") {
+        let bytes = client.usable_size(object).expect("its own");
+        let end = object.addr().get() + bytes;
+        let is_inside =
+            |other: &NonNull<u8>| (object.addr().get()..end).contains(&other.addr().get());
+        assert!(!objects.iter().any(is_inside), "memory was given twice");
     }
 }

@@ -1,0 +1,4 @@
+//! The library as C programs have it.
+
+mod examples;
+mod instructions;
