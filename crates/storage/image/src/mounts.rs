@@ -13,6 +13,10 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::model::Mount;
 
+/// What a ghost's own writable layer over a directory of the node calls itself (`source` of its mount). Each ghost
+/// begins with the node's files there.
+pub const LAYER: &str = "farfork-layer";
+
 /// A mount as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {

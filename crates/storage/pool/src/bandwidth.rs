@@ -1,10 +1,10 @@
 //! How fast the pool can be read just now.
 
 use std::hint::black_box;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use farfork_sys::cache;
+use farfork_sys::sync::locked;
 
 use crate::directory;
 use crate::error::PoolError;
@@ -29,7 +29,7 @@ impl Pool {
     /// [`PoolError::Gone`]; [`PoolError::Io`] if there is no room for what is read.
     pub fn read_rate(&self) -> Result<u64, PoolError> {
         self.intact()?;
-        let mut probe = self.probe.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut probe = locked(&self.probe.0);
         if probe.is_none() {
             let failed = self.directory.failed("make memory to measure in", "");
             *probe = Some(self.make_probe().map_err(failed)?);

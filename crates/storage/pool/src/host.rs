@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use farfork_sys::sync::locked;
 use farfork_types::Cid;
 
 use crate::error::PoolError;
@@ -69,7 +70,7 @@ impl Host {
     }
 
     fn locks(&self) -> MutexGuard<'_, Locks> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.locks)
     }
 
     fn lock(&self, cid: Cid, locks: &mut Locks) -> Result<Arc<OwnedFd>, PoolError> {

@@ -20,11 +20,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farfork_sys::boot::Boot;
+use farfork_sys::sync::locked;
 use farfork_types::Cid;
 use rustix::fs::OFlags;
 use serde::Serialize;
@@ -110,7 +111,7 @@ impl NodeRow {
 
     /// Writes the pin of `cid`; whether it is new.
     fn add(&self, cid: Cid) -> io::Result<bool> {
-        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pins = locked(&self.pins);
         if pins.contains(&Some(cid)) {
             return Ok(false);
         }
@@ -125,7 +126,7 @@ impl NodeRow {
     }
 
     fn clear(&self, cid: Cid) -> io::Result<()> {
-        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pins = locked(&self.pins);
         if let Some(place) = pins.iter().position(|pin| *pin == Some(cid)) {
             self.file.write_all_at(&FREE, at(place))?;
             step();
@@ -135,7 +136,7 @@ impl NodeRow {
     }
 
     fn pinned(&self) -> Vec<Cid> {
-        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let pins = locked(&self.pins);
         pins.iter().flatten().copied().collect()
     }
 }

@@ -244,6 +244,9 @@ impl ImageWriter<'_> {
     /// As [`keep`](ImageWriter::keep).
     pub fn keep_until(&mut self, kept: &[Range<u64>], at_least: u64) -> Result<(), PoolError> {
         let failed = || PoolError::io("give space back to", self.pool.path());
+        // What the kernel scans for huge pages to make (khugepaged) cannot be split meanwhile, and stays
+        // whole: it scans what is mapped.
+        self.map = None;
         let mut at = 0;
         for range in kept {
             if range.start >= at + LEAST_HOLE_BYTES {
@@ -254,7 +257,6 @@ impl ImageWriter<'_> {
         }
         let end = ImageWriter::file_bytes(kept).max(at_least);
         directory::give_back(&self.file.file, at, self.bytes).map_err(failed())?;
-        self.map = None;
         self.file.file.set_len(end).map_err(failed())?;
         self.bytes = end;
         Ok(())

@@ -146,13 +146,19 @@ pub fn used(pool: &Pool) -> u64 {
 /// Waits until so many bytes are taken and no more. A process that another test has just forked has our files
 /// open for a moment, and with them what was removed.
 pub fn await_used(pool: &Pool, bytes: u64) {
+    await_true(&format!("{bytes} bytes are used"), || used(pool) == bytes);
+}
+
+/// Waits until something is true.
+#[track_caller]
+pub fn await_true(what: &str, is: impl Fn() -> bool) {
     for _ in 0..2000 {
-        if used(pool) == bytes {
+        if is() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    assert_eq!(used(pool), bytes, "bytes are not given back");
+    assert!(is(), "not in time: {what}");
 }
 
 /// Destroys a pool, once no process that another test has just forked has a file open that was written.
