@@ -5,10 +5,9 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
+use farfork_sys::sync::{locked, unpoisoned};
 use subtle::ConstantTimeEq;
 
 use crate::error::Refusal;
@@ -157,7 +156,7 @@ impl State {
     }
 
     fn withdraw(&self) {
-        let exposed = std::mem::take(&mut *lock(&self.exposed));
+        let exposed = std::mem::take(&mut *locked(&self.exposed));
         exposed.iter().filter_map(Weak::upgrade).for_each(|exposed| exposed.withdraw());
     }
 }
@@ -226,7 +225,7 @@ impl Regions {
         // A revocation waits for this lock, and then finds what was opened.
         let state = read(&entry.0);
         let (opened, answer) = open(&**state.opened_by(key)?)?;
-        let mut exposed = lock(&state.exposed);
+        let mut exposed = locked(&state.exposed);
         exposed.retain(|one| one.strong_count() > 0 && !one.ptr_eq(&Arc::downgrade(&opened)));
         exposed.push(Arc::downgrade(&opened));
         Ok(answer)
@@ -272,13 +271,9 @@ fn random_secret() -> io::Result<[u8; 16]> {
 // What the locks guard is replaced in single steps, so that a panic leaves nothing half done.
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(lock.read())
 }
 
 fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(lock.write())
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use farfork_sys::sync::locked;
 use farfork_types::Cid;
 
 use crate::source::Source;
@@ -37,7 +38,7 @@ impl Census {
     /// Has the nodes of these images, and of the owners of their parts, know how many clones run here. Those of which
     /// none runs any more hear it once.
     pub fn say(&self, images: &[Arc<SplitImage>]) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.last);
         if images.is_empty() && last.is_empty() {
             return;
         }

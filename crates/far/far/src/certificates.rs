@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use farfork_fabric::{CertificateSource, Certificates};
+use farfork_sys::sync::locked;
 use farfork_types::TlsFiles;
 
 use crate::error::FarError;
@@ -35,7 +36,7 @@ pub fn certificates_at(files: &TlsFiles) -> Result<Certificates, FarError> {
 pub fn renewed(files: &TlsFiles) -> Result<CertificateSource, FarError> {
     let (files, last) = (files.clone(), Mutex::new(certificates_at(files)?));
     Ok(Arc::new(move || {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&last);
         match certificates_at(&files) {
             Ok(certificates) => *last = certificates,
             Err(why) => eprintln!("farfork: {why}; the certificates read before are used"),

@@ -6,10 +6,11 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use farfork_mount::{FileFacts, Files, Owner};
+use farfork_sys::sync::{locked, unpoisoned};
 use farfork_sys::words;
 use farfork_types::Cid;
 
@@ -83,7 +84,7 @@ impl KnownImage {
     }
 
     fn is_idle(&self, idle: Duration) -> bool {
-        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = *locked(&self.asked);
         self.named.is_some() && self.users.load(Ordering::SeqCst) == 0 && asked.elapsed() > idle
     }
 
@@ -146,9 +147,7 @@ impl FarImages {
 
     /// The images that were asked for.
     pub fn images(&self) -> Vec<Arc<SplitImage>> {
-        self.known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.known.read())
             .by_inode
             .values()
             .map(|known| Arc::clone(&known.image))
@@ -168,7 +167,7 @@ impl FarImages {
         }
         others::demand_same(&self.notes, &found)?;
         let found = self.with_owners(found, has_owners)?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = unpoisoned(self.known.write());
         if known.by_cid.contains_key(&found.image.cid) {
             // Another search has found it meanwhile.
             drop(known);
@@ -194,7 +193,7 @@ impl FarImages {
 
     /// The image as it was found before, if it was.
     fn before(&self, found: &FarImage) -> Result<Option<Arc<SplitImage>>, Cause> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = unpoisoned(self.known.read());
         let inode = known.by_cid.get(&found.cid);
         let Some(before) = inode.and_then(|inode| known.by_inode.get(inode)) else {
             return Ok(None);
@@ -203,7 +202,7 @@ impl FarImages {
             let (source, cid) = (found.source.name(), found.cid);
             return Err(format!("{source} has another image {cid} than before"));
         }
-        *before.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *locked(&before.asked) = Instant::now();
         Ok(Some(Arc::clone(&before.image)))
     }
 
@@ -218,7 +217,7 @@ impl FarImages {
 
     /// The images that a process has open, and that have a node of their own.
     pub fn in_use(&self) -> Vec<Arc<SplitImage>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = unpoisoned(self.known.read());
         let is_used = |known: &&Arc<KnownImage>| {
             known.named.is_some() && known.users.load(Ordering::SeqCst) > 0
         };
@@ -249,14 +248,14 @@ impl FarImages {
     /// The images that are left cannot be noted; then none is forgotten.
     pub fn forget_idle(&self, idle: Duration) -> io::Result<Vec<Cid>> {
         // Their nodes are asked, so nothing is locked meanwhile.
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = unpoisoned(self.known.read());
         let all: Vec<_> = known.by_inode.values().map(Arc::clone).collect();
         drop(known);
         let closing: Vec<_> = all.into_iter().filter(|known| known.is_closing()).collect();
         let closes = |known: &Arc<KnownImage>| {
             known.is_idle(CLOSING_IDLE) && closing.iter().any(|other| Arc::ptr_eq(other, known))
         };
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = unpoisoned(self.known.write());
         let all = known.by_inode.iter();
         let (gone, left): (Vec<_>, Vec<_>) =
             all.partition(|(_, known)| known.is_idle(idle) || closes(known));
@@ -286,7 +285,7 @@ impl FarImages {
         let name = name.to_str().map_err(|_| absent())?;
         let cid: Cid = name.parse().map_err(|_| absent())?;
         let lookup = || {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let known = unpoisoned(self.known.read());
             let inode = *known.by_cid.get(&cid)?;
             Some((inode, Arc::clone(&known.by_inode.get(&inode)?.image)))
         };
@@ -298,7 +297,7 @@ impl FarImages {
     }
 
     fn known(&self, inode: u64) -> io::Result<Arc<KnownImage>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = unpoisoned(self.known.read());
         let known = known.by_inode.get(&inode).map(Arc::clone);
         known.ok_or_else(stale)
     }
@@ -351,7 +350,7 @@ impl Files for FarImages {
 
     fn open(&self, inode: u64, flags: i32) -> io::Result<u64> {
         // Counted while the images are locked: none is forgotten as it is opened.
-        let images = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let images = unpoisoned(self.known.read());
         let known = images.by_inode.get(&inode).ok_or_else(stale)?;
         known.users.fetch_add(1, Ordering::SeqCst);
         known.was_opened.store(true, Ordering::SeqCst);
@@ -367,7 +366,7 @@ impl Files for FarImages {
         let Ok(known) = self.known(inode) else { return };
         known.users.fetch_sub(1, Ordering::SeqCst);
         // Kept for clones that come soon after the last one.
-        *known.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *locked(&known.asked) = Instant::now();
     }
 
     fn read(&self, inode: u64, range: Range<u64>, handle: u64, pid: i32) -> io::Result<Vec<u8>> {
@@ -383,7 +382,7 @@ impl Files for FarImages {
     }
 
     fn list(&self) -> Vec<(String, u64)> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = unpoisoned(self.known.read());
         known.by_cid.iter().map(|(cid, inode)| (cid.to_string(), *inode)).collect()
     }
 }

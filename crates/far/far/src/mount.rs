@@ -9,10 +9,11 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farfork_sys::inherited::keep_on_exec;
+use farfork_sys::sync::locked;
 use farfork_sys::words;
 use farfork_types::{Cid, PAGE_BYTES, TlsFiles};
 use rustix::mount::{UnmountFlags, unmount};
@@ -159,7 +160,7 @@ impl FarProcess {
             std::thread::sleep(LOOK);
             self.images.say_touched();
             self.census.say(&self.images.in_use());
-            let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let asked = *locked(&self.asked);
             if idle.is_some_and(|idle| asked.elapsed() > idle) && self.leave_no_trace() {
                 std::process::exit(0);
             }
@@ -173,7 +174,7 @@ impl FarProcess {
             Vec::new()
         });
         for cid in gone {
-            self.begun.lock().unwrap_or_else(PoisonError::into_inner).retain(|begun| *begun != cid);
+            locked(&self.begun).retain(|begun| *begun != cid);
             farfork_mount::forget_name(device, &self.images, &cid.to_string());
         }
     }
@@ -203,7 +204,7 @@ impl FarProcess {
     }
 
     fn find(&self, image: &str, source: Option<&SourceAt>) -> Result<Arc<SplitImage>, Cause> {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *locked(&self.asked) = Instant::now();
         self.images.find(image, source)
     }
 
@@ -306,7 +307,7 @@ impl FarProcess {
     /// Starts a process that reads what clones will need, once for each image. Of a seed all comes in the end: of most
     /// seeds few clones have run.
     fn begin_prefetch(&self, image: &FarImage, is_seed: bool) {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = locked(&self.begun);
         if begun.contains(&image.cid) {
             return;
         }

@@ -12,9 +12,10 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use farfork_image::layout::DATA_AT;
+use farfork_sys::sync::locked;
 use farfork_types::{Cid, PAGE_BYTES};
 
 /// A flag of files that are opened for clones. It means nothing else where nothing is written.
@@ -45,7 +46,7 @@ impl Orders {
     /// Notes those pages of a read that were not noted before. What cannot be written is lost: it serves speed
     /// alone.
     pub fn note(&self, cid: Cid, offset: u64, bytes: u64) {
-        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.seen);
         let seen = all.entry(cid).or_default();
         let new: Vec<u32> = pages(offset, bytes)
             .filter(|page| seen.len() < MOST_PAGES && seen.insert(*page))

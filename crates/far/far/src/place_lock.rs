@@ -69,13 +69,18 @@ fn open(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
+    /// Not only by closing it: a process that another test has just forked may have it, too.
+    fn free(lock: PlaceLock) {
+        flock(&lock.0, FlockOperation::Unlock).unwrap();
+    }
+
     #[test]
     fn a_place_that_is_in_use_is_not_taken() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place::of(folder.path(), "seeds");
         let held = PlaceLock::wait(&place).unwrap();
         assert!(PlaceLock::take(&place).unwrap().is_none());
-        drop(held);
+        free(held);
         assert!(PlaceLock::take(&place).unwrap().is_some());
     }
 
@@ -83,7 +88,7 @@ mod tests {
     fn one_that_waits_for_a_place_that_goes_gets_a_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place::of(folder.path(), "seeds");
-        drop(PlaceLock::wait(&place).unwrap());
+        free(PlaceLock::wait(&place).unwrap());
         fs::write(place.directory().join("log"), "old").unwrap();
         let held = PlaceLock::take(&place).unwrap().unwrap();
         let old = PlaceLock(open(&place.lock()).unwrap());

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use farfork_fabric::rdma::{Device, lanes};
 use farfork_fabric::tcp::{SOCKET_EXTENSION, Server, ServerSettings};
@@ -14,6 +14,7 @@ use farfork_fabric::{Region, RegionKey, Regions, SharedKey};
 use farfork_image::catalog::{Catalog, discard};
 use farfork_image::holds::{self, HoldError};
 use farfork_pool::{ImageId, Pool, PoolError};
+use farfork_sys::sync::locked;
 use farfork_types::{Cid, TlsFiles};
 
 use crate::certificates::renewed;
@@ -154,7 +155,7 @@ impl Shelf {
             return Err(PoolError::FarBytes { cid, node: far.source.clone() });
         }
         let id = file.id;
-        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut served = locked(&self.served);
         let failed = |source| PoolError::ReadImage { cid, source };
         let region = file.file().try_clone().and_then(ImageRegion::new).map_err(failed)?;
         let modified_unix_ns = region.modified_unix_ns();

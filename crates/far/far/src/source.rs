@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::ClientSettings;
 use farfork_fabric::{Batch, Fabric, FabricError, Refusal, RegionKey, Segment, connect_nearest};
+use farfork_sys::sync::locked;
 use farfork_types::{Cid, PAGE_BYTES, TlsFiles};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -497,8 +498,4 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,10 @@
 //! The serving nodes of one mount: one for all of its images, or one for each image.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+
+use farfork_sys::sync::locked;
 
 use crate::source::{Cause, Source, SourceAt};
 
@@ -30,7 +32,7 @@ impl Sources {
             let none = || "no node is named from which it could come".to_owned();
             return self.common.clone().ok_or_else(none);
         };
-        let mut known = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.named);
         if let Some(source) = known.get(at).and_then(Weak::upgrade) {
             return Ok(source);
         }

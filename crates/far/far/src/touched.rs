@@ -9,8 +9,9 @@
 //! What is read in advance is not noted, and what was cached before it was touched is not seen.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use farfork_sys::sync::locked;
 use farfork_types::Cid;
 
 use crate::orders::{MOST_PAGES, pages};
@@ -47,7 +48,7 @@ impl Touched {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut HashMap<Cid, OfImage>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut locked(&self.0))
     }
 }
 

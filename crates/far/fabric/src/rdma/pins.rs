@@ -1,7 +1,9 @@
 //! How much of a server's memory is pinned for its devices.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use farfork_sys::sync::locked;
 
 /// The regions that are pinned. Windows of one region, of several connections, pin the same pages.
 pub struct Pins {
@@ -43,7 +45,7 @@ impl Pins {
     }
 
     fn regions(&self) -> MutexGuard<'_, HashMap<u128, Pinned>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.regions)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Reads that a device was given, or will be, and the places for their bytes.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use farfork_sys::sync::{locked, unpoisoned};
 
 use super::verbs::{DEPTH, Queue, Registered};
 use super::wire::Window;
@@ -120,7 +122,7 @@ impl Reads {
                 return Err(Box::new(read));
             }
             let waited = self.changed.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
     }
 
@@ -128,7 +130,7 @@ impl Reads {
     pub fn wait(&self) -> bool {
         let mut state = self.state();
         while state.open.is_empty() && state.ended.is_none() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.changed.wait(state));
         }
         state.ended.is_none()
     }
@@ -288,7 +290,7 @@ impl Reads {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

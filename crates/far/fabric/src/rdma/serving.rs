@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use farfork_sys::sync::locked;
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
@@ -54,13 +55,13 @@ struct Exposure(Mutex<Option<(Registered, Pin)>>);
 impl Exposed for Exposure {
     fn withdraw(&self) {
         // The end of the registration waits for reads in progress.
-        drop(lock(&self.0).take());
+        drop(locked(&self.0).take());
     }
 }
 
 impl Exposure {
     fn window(&self) -> Option<Window> {
-        lock(&self.0).as_ref().map(|(registered, _)| registered.window())
+        locked(&self.0).as_ref().map(|(registered, _)| registered.window())
     }
 }
 
@@ -93,13 +94,13 @@ impl Lane for Serving {
 impl Serving {
     /// The client reads by the device no more: what is pinned for it is let go.
     fn end(&self) {
-        drop(lock(&self.open).take());
-        lock(&self.windows).clear();
+        drop(locked(&self.open).take());
+        locked(&self.windows).clear();
     }
 
     /// Connects to the client's end. A client whose end failed connects again, and keeps its windows.
     fn connect(&self, peer: &End) -> Result<Offer, RdmaError> {
-        let mut open = lock(&self.open);
+        let mut open = locked(&self.open);
         let open = match &mut *open {
             Some(open) => open,
             none => none.insert(Open::new(&self.device)?),
@@ -116,13 +117,13 @@ impl Serving {
 
     /// The window of a region, [`Window::NONE`] if the device cannot read it.
     fn window(&self, key: &[u8; RegionKey::BYTES]) -> Result<Window, Refusal> {
-        let domain = lock(&self.open).as_ref().map(|open| Arc::clone(&open.domain));
+        let domain = locked(&self.open).as_ref().map(|open| Arc::clone(&open.domain));
         let domain = domain.ok_or_else(|| refusal("the client has not connected by RDMA"))?;
         let key_of_region = RegionKey::from_bytes(key);
         let id = key_of_region.id;
         self.regions.expose(&key_of_region, |region| {
-            let mut windows = lock(&self.windows);
-            windows.retain(|_, one| lock(&one.0).is_some());
+            let mut windows = locked(&self.windows);
+            windows.retain(|_, one| locked(&one.0).is_some());
             if let Some((known, window)) =
                 windows.get(key).and_then(|known| Some((known, known.window()?)))
             {
@@ -185,8 +186,4 @@ fn other_version() -> Refusal {
 
 fn refusal(why: &str) -> Refusal {
     Refusal::Failed { why: why.to_owned() }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use farfork_sys::stored;
 use memmap2::{MmapOptions, MmapRaw};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
@@ -39,10 +40,10 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// The first bytes of a file, for peers to read. They are pinned.
+    /// The first bytes of a file, for peers to read. They are pinned, and holes of the file are not filled for that.
     pub fn file(domain: &Arc<ProtectionDomain>, file: &File, bytes: u64) -> io::Result<Registered> {
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
-        let memory = MmapOptions::new().len(length).map_raw_read_only(file)?;
+        let memory = stored::map(file, length)?;
         Registered::new(domain, memory, AccessFlags::RemoteRead)
     }
 

@@ -1,9 +1,11 @@
 //! Windows that a server has given to this connection, and why there are none for other regions.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use farfork_sys::sync::locked;
 
 use super::wire::{WINDOW, Window};
 use crate::error::{FabricError, Refusal};
@@ -38,17 +40,17 @@ enum Until {
 impl Windows {
     /// What was given for a region, which may be [`Window::NONE`].
     pub fn known(&self, key: &RegionKey) -> Option<Window> {
-        lock(&self.given).get(&key.to_bytes()).copied()
+        locked(&self.given).get(&key.to_bytes()).copied()
     }
 
     #[cfg(test)]
     pub fn pretend(&self, key: &RegionKey, window: Window) {
-        lock(&self.given).insert(key.to_bytes(), window);
+        locked(&self.given).insert(key.to_bytes(), window);
     }
 
     /// A window that was withdrawn.
     pub fn forget(&self, key: &RegionKey) {
-        lock(&self.given).remove(&key.to_bytes());
+        locked(&self.given).remove(&key.to_bytes());
     }
 
     /// Why a region has none.
@@ -57,7 +59,7 @@ impl Windows {
         if self.known(key).is_some_and(|window| window.bytes > 0) {
             return None;
         }
-        lock(&self.missing).get(&key.to_bytes()).map(|missing| missing.why.clone())
+        locked(&self.missing).get(&key.to_bytes()).map(|missing| missing.why.clone())
     }
 
     /// The window of a region, asked for if it is not known; `None` if the region has none, or none yet: reads must not wait for
@@ -107,7 +109,7 @@ impl Windows {
 
     /// What became of an earlier question.
     fn answered(&self, key: &Key, now: Instant) -> Earlier {
-        let mut all = lock(&self.missing);
+        let mut all = locked(&self.missing);
         let earlier = match all.get(key).map(|missing| &missing.until) {
             None => Earlier::Nothing,
             Some(Until::Later(again)) if now < *again => Earlier::NotYet,
@@ -141,7 +143,7 @@ impl Windows {
                     let why = format!("the device of {peer} cannot register it");
                     self.miss(key, why, Until::Later(again));
                 }
-                lock(&self.given).insert(*key, window);
+                locked(&self.given).insert(*key, window);
                 Ok(Some(window))
             }
             // It may have a reason of its own: whether the region can be read is found over the connection.
@@ -154,7 +156,7 @@ impl Windows {
     }
 
     fn miss(&self, key: &Key, why: String, until: Until) {
-        lock(&self.missing).insert(*key, Missing { why, until });
+        locked(&self.missing).insert(*key, Missing { why, until });
     }
 }
 
@@ -162,8 +164,4 @@ enum Earlier {
     Nothing,
     NotYet,
     Answered(Result<Vec<u8>, FabricError>),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,10 @@
 //! Requests of clients, and the answers of a server.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+
+use farfork_sys::sync::locked;
 
 use super::sealed::Sender;
 use super::shared::Shared;
@@ -223,7 +225,7 @@ impl<'s> Answer<'s> {
     pub fn send(&mut self) -> io::Result<()> {
         self.bytes = 0;
         let frames = std::mem::take(&mut self.frames);
-        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sender = locked(self.sender);
         sender.send(frames.iter().map(Vec::as_slice))
     }
 }

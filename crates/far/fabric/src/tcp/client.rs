@@ -6,10 +6,11 @@ use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use farfork_sys::sync::locked;
 use farfork_sys::words;
 use snow::StatelessTransportState;
 
@@ -168,7 +169,7 @@ impl Connection {
 
     /// Sends a frame.
     pub(super) fn send(&self, frame: &[u8]) -> Result<(), FabricError> {
-        let mut sender = lock(&self.sender);
+        let mut sender = locked(&self.sender);
         if let Some(error) = self.pending.broken() {
             return Err(error);
         }
@@ -306,7 +307,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let why = "this side closed it".to_owned();
         self.pending.end(FabricError::Broken { peer: self.peer().to_owned(), why });
-        lock(&self.sender).close();
+        locked(&self.sender).close();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -385,8 +386,4 @@ fn handshake_error(address: &str, failed: Failed) -> FabricError {
         Failed::PeerWithoutTls => FabricError::PeerWithoutCertificate { peer },
         Failed::ClientWithoutTls => FabricError::NeedsCertificate { peer },
     }
-}
-
-fn lock(sender: &Mutex<Sender>) -> std::sync::MutexGuard<'_, Sender> {
-    sender.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
+
+use farfork_sys::sync::{locked, unpoisoned};
 
 use super::wire::{self, Header, Kind, LAST, MAX_REPLY_BYTES, PLACED, invalid};
 use crate::MAX_SEGMENT_BYTES;
@@ -121,7 +123,7 @@ impl Pending {
                 return Err(FabricError::DeadlinePassed { peer: self.peer.clone() });
             }
             let waited = self.changed.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
     }
 
@@ -295,7 +297,7 @@ impl Pending {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

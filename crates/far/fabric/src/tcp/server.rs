@@ -5,14 +5,16 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use farfork_sys::sync::locked;
 
 use super::answer::{Answer, Request, request};
 use super::handshake;
 use super::listener::{Listener, LocalListener};
-use super::sealed::{self, Receiver, Sender};
+use super::sealed::{self, Receiver};
 use super::shared::{ServerSettings, Shared};
 use super::socket::{self, Socket, Until};
 use super::wire::{TOKEN_BYTES, invalid};
@@ -163,7 +165,7 @@ fn serve(mut stream: Socket, number: u64, shared: &Shared) -> io::Result<()> {
     let has_ended = AtomicBool::new(false);
     let work = |queue: &Mutex<mpsc::Receiver<Request>>| {
         loop {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let next = locked(queue).recv();
             let Ok(request) = next else { return };
             // Nothing is done any more for a client that has gone.
             if has_ended.load(Ordering::SeqCst) {
@@ -172,7 +174,7 @@ fn serve(mut stream: Socket, number: u64, shared: &Shared) -> io::Result<()> {
             let mut answer = Answer::new(&sender, memory.as_ref(), lane.as_deref());
             if answer.give(request, shared).and_then(|()| answer.send()).is_err() {
                 // The reader ends with the stream, and then the queue.
-                lock(&sender).close();
+                locked(&sender).close();
             }
         }
     };
@@ -241,8 +243,4 @@ fn receive_all(mut receiver: Receiver, queues: &Queues<'_>) -> io::Result<()> {
     };
     receiver.close();
     ended
-}
-
-fn lock(sender: &Mutex<Sender>) -> MutexGuard<'_, Sender> {
-    sender.lock().unwrap_or_else(PoisonError::into_inner)
 }

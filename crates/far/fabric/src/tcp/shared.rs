@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use farfork_sys::sync::locked;
 
 use super::streams::Streams;
 use super::wire::TOKEN_BYTES;
@@ -73,6 +75,6 @@ pub struct Shared {
 
 impl Shared {
     pub fn streams(&self) -> MutexGuard<'_, Streams> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.streams)
     }
 }

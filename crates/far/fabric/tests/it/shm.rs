@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, Connection, Server, ServerSettings};
 use farfork_fabric::{Fabric, RegionKey, Regions, SharedKey};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use crate::conformance::{Bed, Served, soon};
@@ -104,7 +105,8 @@ fn the_socket_of_another_server_is_not_used() {
 fn what_a_killed_server_left_is_replaced() {
     let (folder, key) = (tempfile::tempdir().unwrap(), SharedKey::random().unwrap());
     let path = folder.path().join("s.fabric");
-    drop(UnixListener::bind(&path).unwrap());
+    // Not what a listener leaves: a process that another test has just forked may have it, too.
+    mknodat(CWD, &path, FileType::Socket, Mode::RUSR, 0).unwrap();
     let server = bench(1, &key, Some(&path));
     assert_eq!(server.used(), ("shm", 1));
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();

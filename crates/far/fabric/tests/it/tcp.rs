@@ -1,12 +1,13 @@
 //! TCP: the suite, and bad peers at the level of frames.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farfork_fabric::tcp::{ClientSettings, Server, ServerSettings, TcpFabric};
 use farfork_fabric::{Fabric, FabricError, Refusal, RegionKey, Regions, Segment, SharedKey};
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::conformance::{Bed, Numbers, Served, soon};
 use crate::proxy::{Change, Proxy, unchanged};
@@ -280,9 +281,11 @@ fn peers_of_another_kind_are_recognised() {
 
 #[test]
 fn a_server_that_is_not_there_is_named() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    // It does not listen, and keeps others from the port.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+    let address = address.to_string();
     let key = SharedKey::random().unwrap();
     let error = TcpFabric::connect(&address, &key, ClientSettings::default()).err().unwrap();
     assert_eq!(error.to_string(), format!("cannot connect to {address}: Connection refused"));
