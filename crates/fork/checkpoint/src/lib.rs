@@ -16,6 +16,7 @@ mod collect;
 mod copy;
 pub mod descriptors;
 mod diagnose;
+mod ending;
 mod error;
 mod estimate;
 mod external;
@@ -112,7 +113,7 @@ impl Checkpoint {
                 // Best effort: without it, a clone may have to wait for a port.
                 let _ = descriptors::reset_on_death(&tree.pids());
             }
-            tree.kill();
+            ending::kill(tree);
         }
         Ok(())
     }

@@ -4,11 +4,14 @@
 //!  mount of the process ─┬─ the node has it, too          recorded, compared on the other node
 //!                        ├─ shows what the node has,      recorded with its source, and made again
 //!                        │  elsewhere (a bind mount)      in the clone's mount namespace
+//!                        ├─ a ghost's own layer over a   left out: each ghost has one, which begins
+//!                        │  directory of the node         with the node's files. Refused if a file of
+//!                        │                                the process is not as the node has it
 //!                        └─ shows what the node has not   refused if a file of the process is there
 //! ```
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -97,6 +100,17 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
+/// Whether what a process sees through a layer is what the node has there. A file that was opened for writing was
+/// copied into the layer first, and the copy has its own time of change. Directories are there for what is in them.
+fn is_the_same(seen: &Metadata, own: &Metadata) -> bool {
+    let rights = |found: &Metadata| (found.mode(), found.uid(), found.gid());
+    let contents = |found: &Metadata| {
+        let changed = (found.ctime(), found.ctime_nsec());
+        (found.size(), changed, (found.mtime(), found.mtime_nsec()))
+    };
+    rights(seen) == rights(own) && (seen.is_dir() || contents(seen) == contents(own))
+}
+
 /// Paths that a clone opens. Devices without state are the same wherever they are.
 fn paths(model: &Model) -> BTreeSet<&Path> {
     let regions = model.members.iter().flat_map(|member| &member.memory.regions);
@@ -140,9 +154,10 @@ impl Mounts {
                 refusals.add(path.display().to_string(), causes::mounts::NAME_GONE);
                 continue;
             };
-            let line = self.line(id);
-            if line.is_some_and(|line| self.is_ours(line)) {
-                self.refuse_hidden(path, refusals);
+            match self.line(id) {
+                Some(line) if self.is_ours(line) => self.refuse_hidden(path, refusals),
+                Some(line) if self.is_layer(line) => self.refuse_changed(path, refusals),
+                _ => {}
             }
             used.with_files.insert(id);
             while used.all.insert(id) {
@@ -167,6 +182,20 @@ impl Mounts {
         }
     }
 
+    /// Whether it is a layer in which a ghost keeps what its processes write to a directory of the node.
+    fn is_layer(&self, line: &MountLine) -> bool {
+        self.is_in_ghost && line.fs_type == "overlay" && line.source == mounts::LAYER
+    }
+
+    /// A clone finds the node's file.
+    fn refuse_changed(&self, path: &Path, refusals: &mut Refusals) {
+        let seen = fs::symlink_metadata(self.seen(path)).ok();
+        let own = fs::symlink_metadata(path).ok();
+        if !seen.zip(own).is_some_and(|(seen, own)| is_the_same(&seen, &own)) {
+            refusals.add(path.display().to_string(), causes::mounts::OWN_LAYER);
+        }
+    }
+
     /// What a clone needs to know of a mount, if it needs it; those `before` it are known.
     fn needed(
         &self,
@@ -178,6 +207,9 @@ impl Mounts {
         let is_used = used.all.contains(&line.id);
         if self.is_ours(line) {
             return is_used.then(|| mount(line, None));
+        }
+        if self.is_layer(line) {
+            return None;
         }
         let source = self.source(line, before);
         if self.is_in_ghost && is_passed(line, source.as_deref(), used) {
@@ -224,5 +256,30 @@ fn mount(line: &MountLine, bound_from: Option<PathBuf>) -> Mount {
         source: line.source.clone(),
         options: line.options.clone(),
         bound_from,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn a_copy_is_not_the_nodes_file_and_a_directory_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let [own, copy] = ["own", "copy"].map(|name| directory.path().join(name));
+        for path in [&own, &copy] {
+            fs::write(path, "same").unwrap();
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            // Times of files are those of the kernel's ticks.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let found = |path: &Path| fs::symlink_metadata(path).unwrap();
+        assert!(is_the_same(&found(&own), &found(&own)));
+        assert!(!is_the_same(&found(&copy), &found(&own)), "it has another time of change");
+        let other = tempfile::tempdir().unwrap();
+        assert!(is_the_same(&found(other.path()), &found(directory.path())));
+        assert!(!is_the_same(&found(other.path()), &found(&own)));
     }
 }

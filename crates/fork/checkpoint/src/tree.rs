@@ -7,12 +7,7 @@
 //! process stays as it is, since only its parent can wait for it.
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use crate::diagnose::{self, BEFORE, MEANWHILE};
 use crate::error::CheckpointError;
@@ -98,25 +93,6 @@ impl StoppedTree {
         self.members.iter().any(|member| member.pid == pid)
     }
 
-    /// Kills all of them, and waits until all but the first are reaped, so that a clone can have
-    /// their pids. The first has a parent outside, which reaps it.
-    pub fn kill(&self) {
-        for member in &self.members {
-            let _ = kill(Pid::from_raw(member.pid), Signal::SIGKILL);
-        }
-        let until = Instant::now() + REAP_LIMIT;
-        let wait = |is_over: &dyn Fn() -> bool| {
-            while !is_over() && Instant::now() < until {
-                std::thread::sleep(PAUSE);
-            }
-        };
-        // Their parents get SIGCHLD when this tracer has seen the exit; leaders end last.
-        let threads = self.living().flat_map(|(_, stopped)| stopped.tids().iter().rev());
-        threads.for_each(|tid| wait(&|| is_known_to_have_ended(*tid)));
-        let others = self.members.iter().skip(1);
-        others.for_each(|member| wait(&|| !Path::new(&format!("/proc/{}", member.pid)).exists()));
-    }
-
     /// Stops the children of all; whether there were any that were not known.
     fn stop_children(&mut self) -> Result<bool, CheckpointError> {
         let (before, mut next) = (self.members.len(), 0);
@@ -169,9 +145,6 @@ impl StoppedTree {
     }
 }
 
-/// How long to wait for killed processes to be reaped: some programs that run as pid 1 reap orphans
-/// every few seconds only.
-const REAP_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait for the threads of an exiting process.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -246,11 +219,6 @@ fn obstacle(status: &Status) -> Option<&'static Cause> {
         return Some(causes::process::STOPPED_INIT);
     }
     status.is_ptraced_before.then_some(causes::process::TRACED)
-}
-
-fn is_known_to_have_ended(tid: i32) -> bool {
-    let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
-    !matches!(waitpid(Pid::from_raw(tid), Some(flags)), Ok(WaitStatus::StillAlive))
 }
 
 fn refused(pid: i32, object: &str, cause: &'static Cause) -> CheckpointError {

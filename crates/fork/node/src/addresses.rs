@@ -29,6 +29,7 @@ fn remove(file: &SocketFile) -> io::Result<bool> {
 mod tests {
     use super::*;
     use farfork_image::model::{Descriptor, Member, Socket};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
@@ -60,7 +61,9 @@ mod tests {
         assert!(path.exists());
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "the listener got a connection");
-        drop(listener);
+        fs::remove_file(&path).unwrap();
+        // Not what the listener leaves: a process that another test has just forked may have it, too.
+        mknodat(CWD, &path, FileType::Socket, Mode::RUSR, 0).unwrap();
         clear(&listening_at(&path, own + 1), SOCKET);
         assert!(path.exists(), "a socket of another user");
         let link = directory.join("link");

@@ -39,8 +39,8 @@ use crate::error::NodeError;
 use crate::headroom::{self, MemoryHeadroom};
 use crate::profile::members_of;
 use crate::registry::RunningClone;
-use crate::sync::locked;
 use crate::usage::{self, Placement};
+use farfork_sys::sync::locked;
 use regions::Region;
 
 /// Rounds of counting and moving. The first does nearly all; others follow what the clone did meanwhile.

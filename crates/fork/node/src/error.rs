@@ -289,7 +289,7 @@ pub enum NodeError {
         reason: String,
     },
     /// A directory of a ghost's cannot be one in memory.
-    #[error("cannot make a ghost with an empty directory at {}: {reason}", .path.display())]
+    #[error("cannot make a ghost with a directory of its own at {}: {reason}", .path.display())]
     Tmpfs {
         /// The directory.
         path: PathBuf,

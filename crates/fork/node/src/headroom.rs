@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::proc::available_bytes;
 
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// Up to the limits of one cgroup, and of those that it is in.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use crate::far_parts;
 use crate::headroom::{self, MemoryHeadroom};
 use crate::overlays::{Overlay, Overlays};
 use crate::paths;
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// Images whose metadata is kept at hand.
 const KEPT_IMAGES: usize = 256;

@@ -48,7 +48,9 @@ pub fn forget_node(pool: &Pool, name: &str) -> Result<Forgotten, NodeError> {
 /// Whether something is left of containers of a node: each has a directory until it is taken away.
 pub fn has_ghosts(node: &str) -> bool {
     let found = fs::read_dir(paths::ghosts(node)).into_iter().flatten().flatten();
-    found.map(|entry| entry.file_name()).any(|name| name != "runc" && name != "root")
+    found
+        .map(|entry| entry.file_name())
+        .any(|name| name != "runc" && name != "root" && name != "layers")
 }
 
 /// Thaws all containers of an agent that has exited, known by its socket. In cgroup v1 a frozen process does

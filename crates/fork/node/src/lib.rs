@@ -38,7 +38,6 @@ mod registry;
 mod rings;
 mod session;
 mod start;
-mod sync;
 mod trial;
 pub mod usage;
 mod user;

@@ -16,7 +16,7 @@ use farfork_types::Tiering;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::NodeError;
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// The overlay that inits of an image's clones map.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farfork_restore::Template;
 
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// So long after the last start the next init is made. Starts that follow each other faster have the
 /// template fork each: to fork two for every clone would only take time from them.

@@ -28,7 +28,7 @@ use farfork_types::{Cid, PAGE_BYTES};
 use memmap2::{Advice, MmapOptions};
 
 use crate::images::NodePool;
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// When a clone is first looked at, and by how much the intervals grow.
 const FIRST_LOOK: Duration = Duration::from_millis(100);

@@ -22,7 +22,7 @@ use crate::ghosts::Container;
 use crate::images::{NodeImage, NodePool};
 use crate::missing;
 use crate::profile::Profile;
-use crate::sync::{locked, unpoisoned};
+use farfork_sys::sync::{locked, unpoisoned};
 
 /// Most ended clones that are remembered for `wait`.
 const REMEMBERED: usize = 4096;
@@ -99,10 +99,11 @@ impl RunningClone {
         }
     }
 
-    /// Kills it, and thaws it: a frozen process does not end. From now on it is not frozen any more.
+    /// Kills it and all that it has begun, and thaws it: a frozen process does not end. From now on it is not frozen any more.
     fn kill(&self, process: &OwnedFd) -> io::Result<()> {
         self.is_killed.store(true, Ordering::SeqCst);
         pidfd::send_signal(process, libc::SIGKILL)?;
+        self.ghost(Container::kill_all_but_first);
         self.resume()
     }
 
@@ -408,6 +409,8 @@ impl Registry {
         if matches!(cause, Cause::InitKilled) {
             clone.follow_init();
         }
+        // The init ends the others, too, when it gets a processor: hundreds of them may keep it from one.
+        clone.ghost(Container::kill_all_but_first);
         let _ = waitpid(Pid::from_raw(clone.started.init_pid()), None);
         clone.unpin();
         let (wait_status, alone) = match cause {

@@ -25,9 +25,9 @@ use crate::preforked::PreforkedInits;
 use crate::profile::Sampler;
 use crate::promote;
 use crate::registry::{CloneEnd, CloneNumber, Registry, RunningClone};
-use crate::sync::locked;
 use crate::usage;
 use crate::user::OwnIds;
+use farfork_sys::sync::locked;
 
 /// What all sessions of an agent share.
 #[derive(Debug)]

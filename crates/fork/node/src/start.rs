@@ -29,8 +29,8 @@ use crate::profile::{self, Profile, Watched};
 use crate::registry::{CloneNumber, CloneOrigin};
 use crate::rings::Rings;
 use crate::session::Node;
-use crate::sync::locked;
 use crate::user;
+use farfork_sys::sync::locked;
 
 /// Names of the phases whose ends a clone reports.
 const PHASES: [&str; 6] = ["init", "container", "process", "memory", "state", "leave"];

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::error::NodeError;
 use crate::session::Node;
-use crate::sync::{locked, unpoisoned};
+use farfork_sys::sync::{locked, unpoisoned};
 
 /// Threads that shall wait for connections.
 const WAITING: usize = 4;

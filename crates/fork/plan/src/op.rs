@@ -170,6 +170,8 @@ pub enum What {
     HugePages = 27,
     /// Making a context of Linux AIO.
     AsyncIo = 28,
+    /// Having memory taken from far nodes when it is touched.
+    FarMemory = 29,
 }
 
 impl What {
@@ -205,6 +207,7 @@ impl What {
             Watch,
             HugePages,
             AsyncIo,
+            FarMemory,
         ]
         .into_iter()
         .find(|what| *what as u16 == number)

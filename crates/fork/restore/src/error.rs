@@ -127,6 +127,9 @@ fn step(what: &Option<What>) -> &'static str {
         }
         Some(What::HugePages) => "mapping huge pages of hugetlbfs",
         Some(What::AsyncIo) => "making a Linux AIO context",
+        Some(What::FarMemory) => {
+            "taking new memory from far nodes (mbind, Linux 5.15; it will be near)"
+        }
         None => "a step",
     }
 }

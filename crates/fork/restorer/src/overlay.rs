@@ -52,24 +52,20 @@ const PREFERRED: u64 = 5;
 
 /// Has memory that this process has not touched yet taken from far nodes. Where the kernel refuses that, as for nodes that
 /// its cpuset excludes, or for more mappings than a process may have, the memory is near, as it would be without, and is
-/// counted as such.
-pub fn prefer_far(overlay: &MemberOverlay) {
+/// counted as such. Returns the first refusal.
+pub fn prefer_far(overlay: &MemberOverlay) -> Result<(), Errno> {
     let header = window::OVERLAY as *const OverlayHeader;
     // SAFETY: mapped, as the overlay of a process is.
     let nodes = unsafe { &raw const (*header).far_nodes } as u64;
     // One bit more than there are: the kernel reads one less than the count it is given.
     let bits = u64::from(u64::BITS) + 1;
     // SAFETY: the table is the overlay's.
-    for Span { address, bytes } in unsafe { elements::<Span>(overlay.far) } {
+    let spans = unsafe { elements::<Span>(overlay.far) };
+    let placed = spans.iter().map(|Span { address, bytes }| {
         // SAFETY: a policy changes no byte; the kernel reads one word.
-        let _ = unsafe { syscall(k::__NR_mbind, [*address, *bytes, PREFERRED, nodes, bits, 0]) };
-    }
-}
-
-/// Whether memory may have been cut for that: the clone has a share, and the node far memory.
-pub fn has_far() -> bool {
-    // SAFETY: called with an overlay only.
-    unsafe { (*(window::OVERLAY as *const OverlayHeader)).far_nodes != 0 }
+        unsafe { syscall(k::__NR_mbind, [*address, *bytes, PREFERRED, nodes, bits, 0]) }.map(|_| ())
+    });
+    placed.fold(Ok(()), Result::and)
 }
 
 /// Supplies pages of this process before they are touched. The agent has checked that there is memory

@@ -21,6 +21,7 @@ pub use handover::{copy, hand_over};
 
 use farfork_plan::protocol::SLOT_IMAGE;
 use farfork_plan::window;
+use farfork_types::{CHUNK_BYTES, PAGE_BYTES, align_down, align_up};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, CloneArgs, Errno, clone3_entry, syscall};
@@ -56,6 +57,7 @@ pub fn ends(lowest: u32) -> Result<Ends, Errno> {
     Ok(Ends { own, theirs })
 }
 
+const ENXIO: i32 = linux_raw_sys::errno::ENXIO as i32;
 const AF_UNIX: u64 = 1;
 const SOCK_SEQPACKET: u64 = 5;
 
@@ -96,17 +98,38 @@ pub struct MappedImage {
 }
 
 impl MappedImage {
+    /// Maps what is stored, and memory of zeros for holes. In a mapping of the whole file the kernel would look for small
+    /// pages that could be one huge page (khugepaged), and fill the holes between them, so that the image grows.
     fn map(slots: &Slots) -> Result<MappedImage, Errno> {
         let fd = slots.get(SLOT_IMAGE.into());
-        // SAFETY: asks for the length.
-        let bytes = unsafe { syscall(k::__NR_lseek, [fd as u64, 0, u64::from(k::SEEK_END)]) }?;
-        let flags = k::MAP_SHARED | k::MAP_NORESERVE;
+        let bytes = seek(fd, 0, k::SEEK_END)?;
+        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+        let reserved = align_up(bytes, CHUNK_BYTES) + CHUNK_BYTES;
         // SAFETY: a new mapping wherever there is room.
-        let address = unsafe { call::mmap(0, bytes, k::PROT_READ, flags, fd, 0) }?;
+        let reserved = unsafe { call::mmap(0, reserved, k::PROT_READ, flags, -1, 0) }?;
+        // So that whole chunks stay huge pages.
+        let address = align_up(reserved, CHUNK_BYTES);
+        let flags = k::MAP_SHARED | k::MAP_NORESERVE | k::MAP_FIXED;
+        let mut at = 0;
+        loop {
+            let data = match seek(fd, at, k::SEEK_DATA) {
+                Ok(data) => align_down(data, PAGE_BYTES),
+                Err(Errno(ENXIO)) => break,
+                Err(errno) => return Err(errno),
+            };
+            at = align_up(seek(fd, data.max(at), k::SEEK_HOLE)?, PAGE_BYTES);
+            // SAFETY: within the mapping that was just made.
+            unsafe { call::mmap(address + data, at - data, k::PROT_READ, flags, fd, data) }?;
+        }
         for part in sources::parts() {
-            let flags = u64::from(flags | k::MAP_FIXED);
-            let args =
-                [address + part.place, part.bytes, k::PROT_READ.into(), flags, 0, part.place];
+            let args = [
+                address + part.place,
+                part.bytes,
+                k::PROT_READ.into(),
+                flags.into(),
+                0,
+                part.place,
+            ];
             // SAFETY: within the mapping that was just made.
             unsafe { sources::map(slots, args) }?;
         }
@@ -118,6 +141,12 @@ impl MappedImage {
         let fits = place < self.bytes;
         fits.then_some(self.address + place)
     }
+}
+
+/// A place in a file. It moves the file's offset, which nothing reads from.
+fn seek(fd: i32, from: u64, what: u32) -> Result<u64, Errno> {
+    // SAFETY: no memory is touched.
+    unsafe { syscall(k::__NR_lseek, [fd as u64, from, u64::from(what)]) }
 }
 
 const _: () = assert!(window::OVERLAY + window::OVERLAY_BYTES <= window::SCRATCH);

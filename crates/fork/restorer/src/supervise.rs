@@ -21,6 +21,7 @@ mod image;
 mod job;
 mod memory;
 mod notify;
+mod parts;
 mod proc;
 mod range;
 mod reap;
@@ -36,13 +37,13 @@ use farfork_plan::protocol::{PidMode, Request};
 use linux_raw_sys::general as k;
 
 use crate::call::{self, Errno, syscall};
+use crate::pager;
 use crate::tables::elements;
-use crate::{overlay, pager};
 use changes::Changes;
 use files::Files;
 use helper::Helper;
 use image::Image;
-use job::Cuts;
+use job::{Cuts, Growths};
 use proc::Proc;
 use reap::status_fd;
 
@@ -83,12 +84,11 @@ pub struct Supervisor {
     files: Files,
     changes: Changes,
     cuts: Cuts,
+    growths: Growths,
     /// Whether the kernel ends the clone's descendants with the init.
     has_namespace: bool,
     /// Whether memory of the image is registered with a userfaultfd of farfork's own.
     is_served: bool,
-    /// Whether anonymous memory of the clone was cut, so that the kernel would not take it for one mapping.
-    has_far: bool,
     /// The socket in whose queue lies the userfaultfd that watches the clone's memory, if it is watched.
     watch: Cell<Option<i32>>,
     helper: RefCell<Helper>,
@@ -130,9 +130,9 @@ impl Supervisor {
             files,
             changes: Changes::new(),
             cuts: Cuts::new(),
+            growths: Growths::new(),
             has_namespace,
             is_served: request.overlay_bytes != 0 && pager::is_wanted(),
-            has_far: request.overlay_bytes != 0 && overlay::has_far(),
             watch: Cell::new(None),
             helper: RefCell::new(Helper::new(None)),
             process: 0,

@@ -184,7 +184,9 @@ fn show_plan(shared: &Shared) -> SysResult {
 fn supply(index: usize, shared: &Shared) -> Result<(), Failure> {
     // SAFETY: the init has mapped it.
     let Some(overlay) = (unsafe { overlay::members() }).get(index) else { return Ok(()) };
-    overlay::prefer_far(overlay);
+    if let Err(errno) = overlay::prefer_far(overlay) {
+        Failure::new(What::FarMemory, errno).warn(shared.status_fd);
+    }
     if let Some(socket) = shared.pager_fd {
         pager::hand_over(overlay, index, socket)
             .map_err(|errno| Failure::new(What::Pages, errno))?;

@@ -1,8 +1,10 @@
 //! How many clones may fetch pages of a seed, as their nodes say.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use farfork_sys::sync::locked;
 
 /// How long what a node has said holds: it says it each half second.
 const HOLDS: Duration = Duration::from_secs(3);
@@ -16,7 +18,7 @@ pub struct Census(Mutex<HashMap<[u8; 16], (u32, Instant)>>);
 impl Census {
     /// A node has so many now.
     pub fn note(&self, node: [u8; 16], clones: u32, now: Instant) {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = locked(&self.0);
         nodes.retain(|_, (clones, said)| *clones > 0 && now < *said + HOLDS);
         if nodes.len() < MOST_NODES {
             nodes.insert(node, (clones, now));
@@ -25,7 +27,7 @@ impl Census {
 
     /// Those of all nodes.
     pub fn clones(&self, now: Instant) -> u32 {
-        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = locked(&self.0);
         let new = nodes.values().filter(|(_, said)| now < *said + HOLDS);
         new.fold(0, |all, (clones, _)| all.saturating_add(*clones))
     }

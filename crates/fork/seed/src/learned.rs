@@ -1,11 +1,12 @@
 //! In which order clones of a seed needed its pages, as their nodes have seen it.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use farfork_far::orders::MOST_PAGES;
 use farfork_far::protocol::PageRange;
 use farfork_far::wanted::in_order;
+use farfork_sys::sync::locked;
 
 /// Pages, each once. Those that several nodes have seen stand where the first of them had them.
 pub struct Learned {
@@ -22,7 +23,7 @@ impl Learned {
 
     /// Adds those that are not known. Numbers beyond the seed's end mean nothing.
     pub fn add(&self, pages: &[u32]) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         let (order, set) = &mut *known;
         for page in pages.iter().filter(|page| **page < self.end) {
             if set.len() < MOST_PAGES && set.insert(*page) {
@@ -33,12 +34,12 @@ impl Learned {
 
     /// How many are known.
     pub fn count(&self) -> usize {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).0.len()
+        locked(&self.known).0.len()
     }
 
     /// All of them, as ranges of pages of the seed's file.
     pub fn ranges(&self) -> Vec<PageRange> {
-        in_order(&self.known.lock().unwrap_or_else(PoisonError::into_inner).0)
+        in_order(&locked(&self.known).0)
     }
 }
 

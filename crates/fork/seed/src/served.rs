@@ -1,9 +1,10 @@
 //! A seed's region as the fabric serves it: gone at the seed's end, with a reason that names the seed.
 
 use std::io;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use farfork_fabric::Region;
+use farfork_sys::sync::unpoisoned;
 use farfork_types::Cid;
 
 use crate::region::SeedRegion;
@@ -24,7 +25,7 @@ impl ServedSeed {
 
     /// Lets go of all bytes. No read is in progress when this returns.
     pub fn end(&self, why: &str) {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.write());
         *state = Err(why.to_owned());
     }
 }
@@ -35,7 +36,7 @@ impl Region for ServedSeed {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let state = unpoisoned(self.state.read());
         let named = |why: &str| io::Error::other(format!("seed {}: {why}", self.id));
         match &*state {
             Ok(region) => {

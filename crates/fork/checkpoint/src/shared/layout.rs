@@ -5,8 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use farfork_image::layout;
 use farfork_image::model::{ObjectExtent, Segment, SharedObject, Stored};
-use farfork_types::{PAGE_BYTES, align_down, align_up};
-use rustix::fs::{SeekFrom, seek};
+use farfork_sys::stored;
 
 use super::Objects;
 use crate::copy::placed;
@@ -30,7 +29,7 @@ impl Objects {
         let mut stored = SharedObject::AREA;
         for found in self.found {
             let mut object = found.object;
-            for (offset, end) in data(&found.file, object.size).map_err(|errno| {
+            for (offset, end) in stored::parts(&found.file, object.size).map_err(|errno| {
                 doing(found.pid, "find the data in the shared memory")(errno.into())
             })? {
                 let bytes = end - offset;
@@ -45,25 +44,6 @@ impl Objects {
         }
         Ok(layout)
     }
-}
-
-/// Parts of a file that are not holes, in whole pages.
-fn data(file: &File, size: u64) -> Result<Vec<Run>, rustix::io::Errno> {
-    let mut runs: Vec<Run> = Vec::new();
-    let mut at = 0;
-    while at < size {
-        let start = match seek(file, SeekFrom::Data(at)) {
-            Ok(start) => align_down(start, PAGE_BYTES),
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(errno) => return Err(errno),
-        };
-        at = align_up(seek(file, SeekFrom::Hole(start.max(at)))?, PAGE_BYTES);
-        match runs.last_mut() {
-            Some(last) if last.1 >= start => last.1 = at,
-            _ => runs.push((start, at)),
-        }
-    }
-    Ok(runs)
 }
 
 impl Layout {
@@ -110,23 +90,4 @@ fn read(file: &File, offset: u64, to: &mut [u8]) -> std::io::Result<u64> {
         }
     }
     Ok(done as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn holes_are_left_out() {
-        let file = tempfile::tempfile_in("/dev/shm").unwrap();
-        file.set_len(1 << 30).unwrap();
-        file.write_all_at(b"x", 3 * 4096 + 7).unwrap();
-        file.write_all_at(&[1; 8192], 1 << 20).unwrap();
-        file.set_len((1 << 30) + 5).unwrap();
-        file.write_all_at(b"end", 1 << 30).unwrap();
-        let end = (1 << 30, (1 << 30) + 4096);
-        let runs = data(&file, (1 << 30) + 5).unwrap();
-        assert_eq!(runs, [(3 * 4096, 4 * 4096), (1 << 20, (1 << 20) + 8192), end]);
-        assert_eq!(data(&file, 0).unwrap(), []);
-    }
 }

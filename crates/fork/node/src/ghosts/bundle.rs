@@ -47,6 +47,9 @@ pub struct ContainerOptions<'a> {
     pub hidden: &'a [PathBuf],
     /// What of the node is there all the same.
     pub shown: &'a [PathBuf],
+    /// Directories of the node in which the container has a layer of its own, in memory: the node's files with
+    /// the changes that processes make there.
+    pub layered: &'a [PathBuf],
     /// Whether the node's files are read-only there. Its terminals are its own then.
     pub is_read_only: bool,
 }
@@ -110,11 +113,14 @@ fn own(root: &Path, options: &ContainerOptions<'_>) -> Result<Spec, NodeError> {
     if options.is_read_only && Path::new("/dev/pts").is_dir() {
         mounts.push(terminals());
     }
-    // Those of `tmpfs` may lie in them.
+    // Those of `tmpfs` may lie in them, and what is shown in both.
     mounts.extend(options.hidden.iter().map(|directory| hidden(directory)));
-    mounts.extend(options.shown.iter().map(|path| shown(path)));
     for directory in options.tmpfs {
         mounts.push(empty(directory, options.memory_bytes)?);
+    }
+    mounts.extend(options.shown.iter().map(|path| shown(path)));
+    for (number, directory) in options.layered.iter().enumerate() {
+        mounts.push(layered(directory, &layer_at(root, number))?);
     }
     spec.set_version("1.0.2".to_owned())
         .set_root(Some(files))
@@ -152,8 +158,20 @@ fn shown(path: &Path) -> Mount {
     mount(path, "bind", &path.to_string_lossy(), &["rbind", "rro"])
 }
 
-/// An empty directory, writable by all users, in place of one that the node has.
-fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> {
+/// Where the layer of this number is mounted before it gets its place in the container, as the root is at `root`.
+pub fn layer_at(root: &Path, number: usize) -> PathBuf {
+    root.with_file_name("layers").join(number.to_string())
+}
+
+/// A directory of the node, with changes of the container's own.
+fn layered(directory: &Path, layer: &Path) -> Result<Mount, NodeError> {
+    demand_directory(directory)?;
+    let options = ["bind", "nosuid", "nodev"];
+    Ok(mount(directory, "bind", &layer.to_string_lossy(), &options))
+}
+
+/// Refuses what a container cannot have something of its own over.
+fn demand_directory(directory: &Path) -> Result<(), NodeError> {
     let wrong =
         |reason: &str| NodeError::Tmpfs { path: directory.to_owned(), reason: reason.to_owned() };
     if !directory.is_absolute() {
@@ -163,6 +181,12 @@ fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> 
     if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Err(wrong("this node has no such directory to mount it over"));
     }
+    Ok(())
+}
+
+/// An empty directory, writable by all users, in place of one that the node has.
+fn empty(directory: &Path, most_bytes: Option<u64>) -> Result<Mount, NodeError> {
+    demand_directory(directory)?;
     let size = most_bytes.map(|bytes| format!("size={bytes}"));
     let options: Vec<&str> =
         ["nosuid", "nodev", "mode=1777"].into_iter().chain(size.as_deref()).collect();
@@ -351,6 +375,28 @@ mod tests {
         assert!(mounts[2]["options"].as_array().unwrap().contains(&"ro".into()), "{mounts}");
         assert_eq!(mounts[3]["destination"], "/run/x/code");
         assert_eq!(mounts[3]["source"], "/run/x/code");
+    }
+
+    #[test]
+    fn what_is_needed_and_layers_lie_on_directories_in_memory() {
+        let [tmpfs, shown, layered] =
+            [["/tmp"], ["/tmp/x"], ["/var"]].map(|paths| paths.map(PathBuf::from));
+        let options = ContainerOptions {
+            tmpfs: &tmpfs,
+            shown: &shown,
+            layered: &layered,
+            ..ContainerOptions::default()
+        };
+        let seen = json(&spec("abc", Path::new("/run/x/root"), &options).unwrap());
+        let mounts = &seen["mounts"].as_array().unwrap()[2..];
+        let points: Vec<_> = mounts.iter().map(|mount| &mount["destination"]).collect();
+        assert_eq!(points, ["/tmp", "/tmp/x", "/var"]);
+        assert_eq!(mounts[2]["source"], "/run/x/layers/0");
+        assert!(!mounts[2]["options"].as_array().unwrap().contains(&"ro".into()), "{mounts:?}");
+        let layered = [PathBuf::from("/nowhere")];
+        let options = ContainerOptions { layered: &layered, ..ContainerOptions::default() };
+        let text = spec("abc", Path::new("/"), &options).unwrap_err().to_string();
+        assert!(text.contains("/nowhere") && text.contains("no such"), "{text}");
     }
 
     #[test]

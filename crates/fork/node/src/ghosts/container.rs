@@ -1,8 +1,8 @@
 //! A container made by `runc`, whose first process is a ghost.
 //!
 //! ```text
-//!  thread of its own:  own mount namespace ─► the node's root at ROOT ─► runc run ─► container
-//!                      (gone with the thread, so that the node never sees the mount)
+//!  thread of its own:  own mount namespace ─► the node's root at ROOT, layers beside it ─► runc run ─► container
+//!                      (gone with the thread, so that the node never sees the mounts)
 //! ```
 //! `runc` leaves when the container runs; the container's first process becomes a child of this
 //! agent, which alone waits for it. The state of `runc` lies in the run directory, so that
@@ -17,12 +17,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farfork_image::mounts::LAYER;
 use farfork_restore::{Ghost, GhostLauncher, PendingGhost};
 use farfork_sys::cgroup::MemoryGroup;
 use farfork_sys::freezer::Freezer;
+use farfork_sys::layer::Layer;
 use farfork_sys::{mounts, pidfd, words};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
@@ -119,10 +120,7 @@ impl Container {
     ) -> Result<(Container, Ghost, CreationTimes), NodeError> {
         let failed = |reason: String| NodeError::Container { id: id.clone(), reason };
         let begun = Instant::now();
-        let root = options
-            .bundle
-            .is_none()
-            .then(|| NodeRoot { at: places.root(), is_read_only: options.is_read_only });
+        let root = options.bundle.is_none().then(|| NodeRoot { at: places.root(), options });
         let directory = places.bundle(&id);
         write_bundle(places, &id, options).inspect_err(|_| {
             let _ = fs::remove_dir_all(&directory);
@@ -175,6 +173,12 @@ impl Container {
         ))
     }
 
+    /// Kills all processes in it but the first, which ends when its clone has. Where hundreds run, the clone alone
+    /// would take long to end: each waits for a processor.
+    pub fn kill_all_but_first(&self) {
+        groups::kill_all_but(&self.places.bundle(&self.id), self.init_pid);
+    }
+
     /// Freezes all processes in it.
     pub fn freeze(&self) -> io::Result<()> {
         let none =
@@ -222,12 +226,13 @@ fn write_bundle(
 ) -> Result<(), NodeError> {
     let spec = bundle::spec(id, &places.root(), options)?;
     let directory = places.bundle(id);
-    let written =
-        [places.root(), directory.clone()].iter().try_for_each(fs::create_dir_all).and_then(|()| {
-            groups::note(&directory, id, options.group)?;
-            let text = serde_json::to_vec(&spec)?;
-            fs::write(directory.join("config.json"), text)
-        });
+    let layers = (0..options.layered.len()).map(|number| bundle::layer_at(&places.root(), number));
+    let mut directories = [places.root(), directory.clone()].into_iter().chain(layers);
+    let written = directories.try_for_each(fs::create_dir_all).and_then(|()| {
+        groups::note(&directory, id, options.group)?;
+        let text = serde_json::to_vec(&spec)?;
+        fs::write(directory.join("config.json"), text)
+    });
     written.map_err(|error| NodeError::Container {
         id: id.to_owned(),
         reason: format!("cannot write {}: {}", directory.display(), words::of(&error)),
@@ -238,7 +243,7 @@ fn write_bundle(
 fn make(
     places: &ContainerPaths,
     id: &str,
-    root: Option<&NodeRoot>,
+    root: Option<&NodeRoot<'_>>,
     launcher: GhostLauncher,
 ) -> Result<(PendingGhost, i32, OwnedFd), String> {
     let pid_file = places.bundle(id).join("pid");
@@ -254,9 +259,7 @@ fn make(
     let made = thread::scope(|scope| {
         let pid = &mut runc;
         let made = scope.spawn(move || {
-            root.map_or(Ok(()), show_root).map_err(|errno| {
-                format!("cannot mount the node's root file system in it: {}", words::of(&errno))
-            })?;
+            root.map_or(Ok(()), |root| show_root(root).and_then(|()| show_layers(root)))?;
             let (child, said) = begin(&mut command)?;
             *pid = Some(child.id() as i32);
             // With this process's copies of what is the ghost's.
@@ -283,24 +286,47 @@ fn first_process(pid_file: &Path) -> Result<(i32, OwnedFd), String> {
 }
 
 /// The node's root file system, as a container sees it.
-struct NodeRoot {
+struct NodeRoot<'o> {
     /// Where it is mounted.
     at: PathBuf,
-    is_read_only: bool,
+    options: &'o ContainerOptions<'o>,
 }
 
-/// Gives this thread a mount namespace of its own, and mounts the node's root in it: `runc` cannot use
-/// its own root as the root of a container.
-fn show_root(root: &NodeRoot) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
+/// Gives this thread a mount namespace of its own, and mounts the node's root in it.
+fn show_root(root: &NodeRoot<'_>) -> Result<(), String> {
+    mount_root(root).map_err(|error| {
+        format!("cannot mount the node's root file system in it: {}", words::of(&error))
+    })
+}
+
+/// `runc` cannot use its own root as the root of a container.
+fn mount_root(root: &NodeRoot<'_>) -> io::Result<()> {
+    mounts::own_namespace()?;
     // Of this thread, which now shares no such state with others, and of `runc`: directories that it makes for
     // mounts are on the way of processes of other users.
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let nothing = None::<&str>;
-    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
     mount(Some("/"), &root.at, nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)?;
     // All of it, whichever of the node's directories are world-writable.
-    if root.is_read_only { mounts::make_read_only(&root.at) } else { Ok(()) }
+    if root.options.is_read_only { mounts::make_read_only(&root.at) } else { Ok(()) }
+}
+
+/// What is in a layer takes this part of the container's memory at most: a process that has filled it gets an error
+/// before it is killed for its memory.
+const LAYER_PART: u64 = 2;
+
+/// Mounts the container's layers where `runc` finds them. The node's root in it is not one of their places.
+fn show_layers(root: &NodeRoot<'_>) -> Result<(), String> {
+    let most_bytes = root.options.memory_bytes.map(|bytes| bytes / LAYER_PART);
+    for (number, lower) in root.options.layered.iter().enumerate() {
+        let at = bundle::layer_at(&root.at, number);
+        let layer = Layer { name: LAYER, lower, at: &at, most_bytes };
+        layer.mount().map_err(|error| {
+            let directory = lower.display();
+            format!("cannot mount a layer over {directory} for it: {}", words::of(&error))
+        })?;
+    }
+    Ok(())
 }
 
 /// Runs a command of `runc` to its end. If it fails, returns its standard error.

@@ -7,7 +7,10 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use farfork_sys::freezer::Freezer;
-use farfork_sys::{cgroup, proc, words};
+use farfork_sys::{cgroup, pidfd, proc, words};
+
+/// How often processes are looked for that were begun while others were killed.
+const PASSES: u32 = 8;
 
 /// In a bundle: their directories, in JSON.
 const FILE: &str = "cgroups.json";
@@ -45,6 +48,30 @@ pub fn members(bundle: &Path) -> BTreeSet<i32> {
     let texts = noted(bundle).into_iter().map(|group| procs(&group));
     let pids = |text: String| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>();
     texts.flat_map(pids).filter(|pid| *pid > 0).collect()
+}
+
+/// Kills the processes in them, all but the first, and does not wait for their end.
+pub fn kill_all_but(bundle: &Path, first: i32) {
+    let names = noted(bundle);
+    let names: Vec<&str> = names.iter().filter_map(|group| group.file_name()?.to_str()).collect();
+    let mut killed = BTreeSet::from([first]);
+    for _ in 0..PASSES {
+        let new: Vec<i32> = members(bundle).into_iter().filter(|pid| killed.insert(*pid)).collect();
+        if new.is_empty() {
+            return;
+        }
+        new.into_iter().for_each(|pid| kill_if_in(pid, &names));
+    }
+}
+
+fn kill_if_in(pid: i32, names: &[&str]) {
+    // It is looked at once more when no other process can have its pid.
+    let Ok(process) = pidfd::open(pid) else { return };
+    let groups = proc::text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let is_in = |line: &str| line.rsplit('/').next().is_some_and(|name| names.contains(&name));
+    if groups.lines().any(is_in) {
+        let _ = pidfd::send_signal(&process, libc::SIGKILL);
+    }
 }
 
 fn procs(group: &Path) -> String {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::container::ContainerPaths;
 use super::groups;
 use super::is_id;
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// Containers of earlier agents that are still to be deleted.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ use leftovers::Leftovers;
 pub use leftovers::thaw;
 
 use crate::error::NodeError;
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// Most ended ghosts that are remembered.
 const REMEMBERED: usize = 1024;
@@ -112,6 +112,7 @@ impl Ghosts {
             tmpfs: &call.tmpfs,
             hidden: &call.hidden,
             shown: &call.shown,
+            layered: &call.layered,
             is_read_only: call.read_only,
         };
         let (container, ghost, times) = Container::create(&self.places, new_id()?, &options)?;

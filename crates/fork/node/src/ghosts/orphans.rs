@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp};
 
 use super::groups;
-use crate::sync::locked;
+use farfork_sys::sync::locked;
 
 /// How long processes may take to end that were killed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -74,6 +74,12 @@ impl Caller {
         let fd = self.proc.file(&proc::path_of(self.tid, b"smaps"), k::O_RDONLY)?;
         smaps::look_up(fd, address)
     }
+
+    /// Whether all mappings in `start..end` have the same attributes.
+    pub fn are_alike(&self, start: u64, end: u64) -> Result<bool, Errno> {
+        let fd = self.proc.file(&proc::path_of(self.tid, b"smaps"), k::O_RDONLY)?;
+        smaps::are_alike(fd, start, end)
+    }
 }
 
 const KCMP_VM: u64 = 1;

@@ -11,6 +11,7 @@ struct List {
     count: usize,
     is_all: bool,
     locks_future: bool,
+    has_other: bool,
 }
 
 /// More than these, and everything counts as changed.
@@ -19,7 +20,8 @@ const MOST: usize = 64;
 impl Changes {
     /// None.
     pub const fn new() -> Changes {
-        let none = List { ranges: [(0, 0); MOST], count: 0, is_all: false, locks_future: false };
+        let ranges = [(0, 0); MOST];
+        let none = List { ranges, count: 0, is_all: false, locks_future: false, has_other: false };
         Changes(RefCell::new(none))
     }
 
@@ -47,6 +49,17 @@ impl Changes {
     pub fn add_future(&self) {
         let mut list = self.0.borrow_mut();
         (list.is_all, list.locks_future) = (true, true);
+    }
+
+    /// Notes that memory which is not of the image has changed, too.
+    pub fn add_other(&self) {
+        self.0.borrow_mut().has_other = true;
+    }
+
+    /// Whether any memory has other attributes than when the clone started.
+    pub fn are_any(&self) -> bool {
+        let list = self.0.borrow();
+        list.count > 0 || list.is_all || list.has_other
     }
 
     /// Whether any of `start..end` is in.

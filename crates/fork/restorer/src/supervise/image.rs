@@ -2,7 +2,7 @@
 
 use farfork_plan::protocol::Request;
 use farfork_plan::sources::{SourceFile, place_of};
-use farfork_plan::{FileRange, PlanHeader, TraitRange, Window};
+use farfork_plan::{FileRange, PlanHeader, TraitRange, Window, traits};
 
 use crate::call::Errno;
 use crate::maps::{self, AddressSpace, Mapping};
@@ -52,7 +52,7 @@ impl Piece {
 }
 
 /// The first part of `start..end` that is mapped.
-fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Errno> {
+pub fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Errno> {
     if start >= end {
         return Ok(None);
     }
@@ -62,6 +62,12 @@ fn piece(space: &AddressSpace, start: u64, end: u64) -> Result<Option<Piece>, Er
         end: end.min(mapping.end),
         mapping,
     }))
+}
+
+/// Whether `start..end` begins with one mapping and has more: the kernel grows or moves no more than one.
+pub fn is_cut(space: &AddressSpace, start: u64, end: u64) -> Result<bool, Errno> {
+    let first = piece(space, start, end)?;
+    Ok(first.is_some_and(|first| first.start == start && first.end < end))
 }
 
 impl Image {
@@ -115,18 +121,6 @@ impl Image {
         Ok(false)
     }
 
-    /// The same, or whether it has several mappings, which may be one that was cut when the clone started.
-    pub fn touches_or_is_cut(
-        &self,
-        space: &AddressSpace,
-        start: u64,
-        end: u64,
-    ) -> Result<bool, Errno> {
-        let first = piece(space, start, end)?;
-        let is_cut = first.is_some_and(|first| first.start == start && first.end < end);
-        Ok(is_cut || self.touches(space, start, end)?)
-    }
-
     /// The parts of `start..end` that are mapped, those of the image cut where in the parent one
     /// kind of memory ended and another began: the kernel may have joined their mappings.
     pub fn pieces(
@@ -165,6 +159,12 @@ impl Image {
         let after = self.traits.partition_point(|range| range.start <= address);
         let range = self.traits[..after].last().filter(|range| address < range.end);
         range.map_or(0, |range| range.traits)
+    }
+
+    /// Whether any memory of the parent had attributes that programs rely on.
+    pub fn has_vital_traits(&self) -> bool {
+        let vital = traits::DONT_FORK | traits::DONT_DUMP | traits::LOCKED | traits::LOCKS_FUTURE;
+        self.traits.iter().any(|range| range.traits & vital != 0)
     }
 
     /// The window that the start of a piece belongs to, and its address in the parent.

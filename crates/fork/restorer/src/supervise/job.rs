@@ -27,10 +27,13 @@ pub enum MemoryCall<'a> {
         /// Whether the call returns the bytes advised.
         is_vector: bool,
     },
-    /// `mremap` that grows or leaves a range behind.
+    /// `mremap` that grows, moves, or leaves a range behind.
     Remap {
         /// Its arguments.
         args: [u64; 6],
+        /// Whether memory of the image has to become anonymous first. Otherwise the range has several mappings, and
+        /// where the thread cannot be held, the call is left to the kernel.
+        is_image: bool,
     },
 }
 
@@ -143,3 +146,23 @@ impl Cuts {
 
 const MANY_CUTS: u32 = 8192;
 const WORTH_A_CUT: u64 = 64 << 10;
+
+/// Counts calls of `mremap` that grew a range part by part.
+pub struct Growths(Cell<u32>);
+
+/// One in so many has the range joined first.
+const JOINED: u32 = 32;
+
+impl Growths {
+    /// None as yet.
+    pub const fn new() -> Growths {
+        Growths(Cell::new(0))
+    }
+
+    /// One more. Whether it is one of a program that grows memory again and again.
+    pub fn add(&self) -> bool {
+        let count = self.0.get().wrapping_add(1);
+        self.0.set(count);
+        count.is_multiple_of(JOINED)
+    }
+}

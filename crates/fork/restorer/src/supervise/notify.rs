@@ -5,6 +5,7 @@ use linux_raw_sys::{errno as e, general as k};
 use super::Supervisor;
 use super::caller::Caller;
 use super::filter::{DISCARDING, NR_MSEAL, is_marking, native_number};
+use super::image::is_cut;
 use super::job::{Job, LentFiles, MemoryCall};
 use super::range::{pages, range};
 use super::visit::TracedThread;
@@ -80,8 +81,8 @@ impl Supervisor {
         let id = call.id;
         match native_number(call.arch, call.nr) {
             k::__NR_madvise => self.advise(id, caller, &[[start, bytes]], third, false),
-            k::__NR_mremap if third > bytes || fourth & DONT_UNMAP != 0 => {
-                self.settle(id, caller, &[[start, bytes]], &MemoryCall::Remap { args });
+            k::__NR_mremap if third > bytes || fourth & (FIXED | DONT_UNMAP) != 0 => {
+                self.remap(id, caller, args);
             }
             k::__NR_process_madvise => match caller.names_itself(start as i32) {
                 Ok(true) => self.advise_vector(id, caller, args),
@@ -113,7 +114,7 @@ impl Supervisor {
                 let (start, end) = pages(start, bytes);
                 for piece in self.image.pieces(&caller.space, start, end) {
                     match piece {
-                        Ok(piece) if !self.image.holds(&piece.mapping) => {}
+                        Ok(piece) if !self.image.holds(&piece.mapping) => self.changes.add_other(),
                         Ok(piece) => {
                             let place = self.image.place(&piece);
                             self.changes.add(place, place + piece.bytes());
@@ -144,12 +145,7 @@ impl Supervisor {
     fn advise(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], advice: u64, is_vector: bool) {
         let advice = advice as u32;
         if DISCARDING.contains(&advice) {
-            return self.settle(
-                id,
-                caller,
-                ranges,
-                &MemoryCall::Advise { ranges, advice, is_vector },
-            );
+            return self.settle(id, caller, ranges, advice, is_vector);
         }
         for [start, bytes] in ranges {
             self.mark(caller, k::__NR_madvise, [*start, *bytes, 0, 0, 0, 0]);
@@ -157,20 +153,38 @@ impl Supervisor {
         self.send(id, Answer::Kernel);
     }
 
-    /// Leaves the call to the kernel unless one of `ranges` touches the image, or has to be joined again first.
-    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], call: &MemoryCall<'_>) {
-        let may_be_cut = self.has_far && matches!(call, MemoryCall::Remap { .. });
+    /// Leaves the call to the kernel unless one of `ranges` touches the image.
+    fn settle(&self, id: u64, caller: &Caller, ranges: &[[u64; 2]], advice: u32, is_vector: bool) {
         let touches = |[start, bytes]: &[u64; 2]| match range(*start, *bytes) {
-            Ok((start, end)) if may_be_cut => {
-                self.image.touches_or_is_cut(&caller.space, start, end)
-            }
             Ok((start, end)) => self.image.touches(&caller.space, start, end),
             Err(_) => Ok(false), // the kernel refuses it
         };
         match ranges.iter().map(touches).find(|touches| *touches != Ok(false)) {
             None => self.send(id, Answer::Kernel),
-            Some(Ok(_)) => self.perform(id, caller, call),
+            Some(Ok(_)) => {
+                self.perform(id, caller, &MemoryCall::Advise { ranges, advice, is_vector });
+            }
             Some(Err(_)) => self.send(id, NO_MEMORY),
+        }
+    }
+
+    /// Leaves `mremap` to the kernel if it is about one mapping that is as it was in the parent. What only moves may be
+    /// of the image.
+    fn remap(&self, id: u64, caller: &Caller, args: [u64; 6]) {
+        let [start, old_bytes, new_bytes, flags, ..] = args;
+        let Ok((start, end)) = range(start, old_bytes.min(new_bytes)) else {
+            return self.send(id, Answer::Kernel); // which refuses it
+        };
+        let only_moves = new_bytes <= old_bytes && flags & DONT_UNMAP == 0;
+        let touches =
+            if only_moves { Ok(false) } else { self.image.touches(&caller.space, start, end) };
+        let is_cut = || is_cut(&caller.space, start, end);
+        match touches.and_then(|is_image| Ok((is_image, is_image || is_cut()?))) {
+            Ok((_, false)) => self.send(id, Answer::Kernel),
+            Ok((is_image, true)) => {
+                self.perform(id, caller, &MemoryCall::Remap { args, is_image });
+            }
+            Err(_) => self.send(id, NO_MEMORY),
         }
     }
 
@@ -187,6 +201,9 @@ impl Supervisor {
             return;
         }
         let Some(traced) = traced else {
+            if let MemoryCall::Remap { is_image: false, .. } = call {
+                return self.send(id, Answer::Kernel); // a program that was executed has its own mappings
+            }
             let job = Job { supervisor: self, caller, thread: None, lent: LentFiles::new() };
             let answer = job.perform(call).map_or_else(Answer::Fail, Answer::Done);
             return self.send(id, answer);
@@ -239,6 +256,7 @@ impl Supervisor {
     }
 }
 
+const FIXED: u64 = k::MREMAP_FIXED as u64;
 const DONT_UNMAP: u64 = k::MREMAP_DONTUNMAP as u64;
 
 impl Job<'_> {
@@ -249,7 +267,8 @@ impl Job<'_> {
                 let advised = self.advise(ranges, *advice);
                 advised.map(|bytes| if *is_vector { bytes } else { 0 })
             }
-            MemoryCall::Remap { args } => self.remap(*args),
+            MemoryCall::Remap { args, is_image: true } => self.remap(*args),
+            MemoryCall::Remap { args, is_image: false } => self.remap_parts(*args),
         }
     }
 }

@@ -10,11 +10,16 @@ use super::smaps::{KEY_SHIFT, SEALED, WATCHED};
 use super::standstill::Standstill;
 use crate::call::{Errno, SysResult, fail};
 
-/// What a range of memory has in common.
+/// What a range of memory has in common, and how much of it is the image's.
 struct Common {
     prot: u64,
     traits: u64,
+    image_parts: u64,
+    image_bytes: u64,
 }
+
+/// Of more parts than these, the copy of the whole is quicker, and moves later as one.
+const MOST_PARTS: u64 = 64;
 
 impl Job<'_> {
     /// Memory that grows, or that leaves a zeroed range behind, must be anonymous as it was in
@@ -25,7 +30,12 @@ impl Job<'_> {
         }
         let [start, old_bytes, _, flags, ..] = args;
         let (start, end) = range(start, old_bytes)?;
-        let copy = || match self.common(start, end)? {
+        let common = self.common(start, end)?;
+        let is_small =
+            |of: &Common| of.image_parts <= MOST_PARTS && of.image_bytes * 2 <= end - start;
+        let stays_cut = common.as_ref().is_some_and(is_small);
+        let copy = || match &common {
+            Some(common) if stays_cut => self.make_image_anonymous(start, end, common),
             Some(common) => self.make_anonymous(start, end, common.prot, common.traits, None),
             None => Ok(()),
         };
@@ -37,7 +47,23 @@ impl Job<'_> {
         } else {
             self.at_standstill(copy)?;
         }
-        self.call(k::__NR_mremap, args)
+        if stays_cut { self.remap_parts(args) } else { self.call(k::__NR_mremap, args) }
+    }
+
+    /// Replaces what a range has of the image; the rest stays.
+    fn make_image_anonymous(&self, start: u64, end: u64, common: &Common) -> Result<(), Errno> {
+        let image = &self.supervisor.image;
+        for piece in image.pieces(&self.caller.space, start, end) {
+            let piece = piece?;
+            if image.holds(&piece.mapping) {
+                let Common { prot, traits, .. } = *common;
+                self.make_anonymous(piece.start, piece.end, prot, traits, None)?;
+            }
+        }
+        if self.are_alike(start, end)? {
+            return Ok(());
+        }
+        self.make_anonymous(start, end, common.prot, common.traits, None)
     }
 
     /// Does `work` while no other thread of the caller's process writes.
@@ -56,6 +82,7 @@ impl Job<'_> {
     fn common(&self, start: u64, end: u64) -> Result<Option<Common>, Errno> {
         let image = &self.supervisor.image;
         let (mut at, mut common, mut traits) = (start, None, None);
+        let (mut image_parts, mut image_bytes) = (0, 0);
         for piece in image.pieces(&self.caller.space, start, end) {
             let piece = piece?;
             let is_image = image.holds(&piece.mapping);
@@ -69,14 +96,13 @@ impl Job<'_> {
             if is_image && traits.is_none() {
                 traits = Some(self.attributes(&piece)?);
             }
+            if is_image {
+                (image_parts, image_bytes) = (image_parts + 1, image_bytes + piece.bytes());
+            }
             at = piece.end;
         }
-        let traits = match traits {
-            Some(traits) => traits,
-            // None of it is of the image: it was cut for its policies alone.
-            None => self.caller.attributes(start)?,
-        };
-        Ok(common.filter(|_| at == end).map(|prot| Common { prot, traits }))
+        let common = common.filter(|_| at == end).zip(traits);
+        Ok(common.map(|(prot, traits)| Common { prot, traits, image_parts, image_bytes }))
     }
 
     /// Replaces a range by one anonymous mapping with the same bytes: separate ones for its parts

@@ -40,6 +40,23 @@ pub fn look_up(fd: i32, address: u64) -> Result<u64, Errno> {
     }
 }
 
+/// Whether all mappings in `start..end` have the same attributes; `fd` is the file, which is closed.
+pub fn are_alike(fd: i32, start: u64, end: u64) -> Result<bool, Errno> {
+    let (mut is_inside, mut found, mut first, mut differs) = (false, 0, None, false);
+    let read = lines(fd, |line| {
+        if let Some((from, to)) = range(line) {
+            (is_inside, found) = (from < end && start < to, 0);
+            return from >= end;
+        }
+        let (bits, is_last) = attributes(line);
+        found |= bits;
+        differs |= is_inside && is_last && *first.get_or_insert(found) != found;
+        differs
+    });
+    call::close_range(fd as u32, fd as u32);
+    read.map(|_| !differs)
+}
+
 struct Search {
     address: u64,
     is_inside: bool,
@@ -51,21 +68,26 @@ impl Search {
     fn line(&mut self, line: &[u8]) -> bool {
         if let Some((start, end)) = range(line) {
             self.is_inside = (start..end).contains(&self.address);
-        } else if !self.is_inside {
-            return false;
-        } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
-            let digits = key.iter().filter(|byte| byte.is_ascii_digit());
-            let key = digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
-            self.found |= key << KEY_SHIFT;
-        } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            for flag in flags.split(|byte| *byte == b' ') {
-                let known = FLAGS.iter().find(|(name, _)| *name == flag);
-                self.found |= known.map_or(0, |(_, bit)| *bit);
-            }
-            return true;
         }
-        false
+        let (bits, is_last) = if self.is_inside { attributes(line) } else { (0, false) };
+        self.found |= bits;
+        is_last
     }
+}
+
+/// The attributes that a line of a mapping shows, and whether it is the last of them.
+fn attributes(line: &[u8]) -> (u64, bool) {
+    if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
+        let digits = key.iter().filter(|byte| byte.is_ascii_digit());
+        let key = digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+        return (key << KEY_SHIFT, false);
+    }
+    let Some(flags) = line.strip_prefix(b"VmFlags:") else { return (0, false) };
+    let bits = flags.split(|byte| *byte == b' ').map(|flag| {
+        let known = FLAGS.iter().find(|(name, _)| *name == flag);
+        known.map_or(0, |(_, bit)| *bit)
+    });
+    (bits.fold(0, |all, bit| all | bit), true)
 }
 
 /// The addresses at the start of a mapping's first line; its other lines begin with a capital.

@@ -21,6 +21,12 @@ causes! {
         why: "the node has another mount there, outside of the process's mount namespace",
         remedy: "mount it before the program starts, or at another place",
     }
+    OWN_LAYER {
+        what: "file that was written in its ghost",
+        why: "it lies in the ghost's own layer, where a clone begins with the node's files, and is not as \
+            the node has it",
+        remedy: "close or unmap it before the checkpoint, or keep its content in memory",
+    }
     OWN_MOUNT {
         what: "mount that only the process has, with its files on it",
         why: "only the process's mount namespace has it, and a clone would not",

@@ -3,14 +3,12 @@
 mod descriptors;
 mod members;
 mod refused;
-#[path = "../descriptors/subject.rs"]
-mod subject;
 
 use farfork_checkpoint::refuse::Refusal;
 use farfork_checkpoint::{CheckpointOptions, Target, dry_run};
 use farfork_image::model::{Member, Model, OpenFile};
 
-use subject::Subject;
+use crate::subject::Subject;
 
 /// `child(run)` forks a child that calls `run` and waits; it is in place when `child` returns.
 const PRELUDE: &str = "

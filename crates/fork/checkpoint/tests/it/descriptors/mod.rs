@@ -4,7 +4,6 @@
 mod carried;
 mod clone;
 mod refused;
-mod subject;
 
 use farfork_checkpoint::descriptors::{Connections, ProcessDescriptors, collect, read};
 use farfork_checkpoint::ids::Ids;

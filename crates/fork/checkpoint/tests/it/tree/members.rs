@@ -1,6 +1,6 @@
 //! Which processes are in an image, and where.
 
-use crate::{carried, pids, start};
+use super::{carried, pids, start};
 
 #[test]
 fn parents_come_before_their_children() {

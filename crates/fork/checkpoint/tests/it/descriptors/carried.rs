@@ -6,9 +6,9 @@ use std::process::Stdio;
 
 use farfork_image::model::{Member, Model, OpenFile};
 
-use crate::clone::Clone;
+use super::clone::Clone;
+use super::{Collected, carried, file, look_supplying};
 use crate::subject::Subject;
-use crate::{Collected, carried, file, look_supplying};
 
 fn null() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()

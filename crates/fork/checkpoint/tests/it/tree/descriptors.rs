@@ -2,7 +2,7 @@
 
 use farfork_image::model::{Backing, LockKind, OpenFile};
 
-use crate::{carried, file, open_file, pids, start};
+use super::{carried, file, open_file, pids, start};
 
 #[test]
 fn what_was_inherited_is_one_file() {
@@ -73,8 +73,8 @@ os.close(w)
 child()
 stop()
 ";
-    let subject = crate::Subject::start_with(
-        &format!("{}\n{script}", crate::PRELUDE),
+    let subject = super::Subject::start_with(
+        &format!("{}\n{script}", super::PRELUDE),
         std::process::Stdio::piped,
     );
     let model = carried(&subject);

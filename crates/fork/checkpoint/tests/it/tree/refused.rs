@@ -2,8 +2,8 @@
 
 use farfork_checkpoint::{CheckpointError, CheckpointOptions, Target, dry_run};
 
+use super::{PRELUDE, look, start};
 use crate::subject::Subject;
-use crate::{PRELUDE, look, start};
 
 /// Each line of `expected` names a process, as counted from the root's pid on, and parts of object
 /// and reason.

@@ -18,7 +18,7 @@ this table. `farfork checkpoint --dry-run --pid PID` lists every reason that hol
 [what-is-carried.md](reference/what-is-carried.md) lists what is carried.
 
 The table is generated from the code that refuses. After a change there, write it again with
-`FARFORK_BLESS=1 cargo test -p farfork-checkpoint --test refusals`.
+`FARFORK_BLESS=1 cargo test -p farfork-checkpoint --test it refusals`.
 ";
 
 fn document() -> String {

@@ -2,7 +2,7 @@
 
 use farfork_checkpoint::refuse::Refusal;
 
-use crate::look;
+use super::look;
 use crate::subject::Subject;
 
 fn refusals(script: &str) -> Vec<Refusal> {
