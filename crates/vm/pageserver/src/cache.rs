@@ -5,10 +5,11 @@
 //! in a repacked image.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use farfork_image::vm::{Extent, Snapshot};
 use farfork_pool::ImageFile;
+use farfork_sys::sync::unpoisoned;
 
 /// Bytes that a server keeps at most. Other pages are read when they are needed.
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
@@ -98,12 +99,13 @@ pub(crate) struct Shared(RwLock<Arc<Cache>>);
 impl Shared {
     /// The cache as it is now.
     pub(crate) fn now(&self) -> Arc<Cache> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        let cache = unpoisoned(self.0.read());
+        Arc::clone(&cache)
     }
 
     /// Puts another in its place. Machines that have the old one keep it.
     pub(crate) fn replace(&self, cache: Cache) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(cache);
+        *unpoisoned(self.0.write()) = Arc::new(cache);
     }
 }
 

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use farfork_image::error::ImageError;
 use farfork_image::vm::Snapshot;
 use farfork_pool::ImageFile;
+use farfork_sys::sync::locked;
 use farfork_sys::words;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -122,7 +123,7 @@ struct Sockets(Mutex<BTreeMap<u64, OwnedFd>>);
 
 impl Sockets {
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     fn add(&self, number: u64, machine: &Machine) {

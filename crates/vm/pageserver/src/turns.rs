@@ -10,8 +10,9 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use farfork_sys::sync::locked;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, write};
 
@@ -38,7 +39,7 @@ impl Turns {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.queue)
     }
 
     /// A turn behind all others.
