@@ -2,11 +2,12 @@
 
 usage: bench/calibrate.py [--rounds N] [--seconds S] [--burst N] [--processors N] [--out DIRECTORY]
 
-    profile   a platform of its own: cold starts, clones, warm calls and memory of each function
+    profile   a platform of its own: cold starts, clones, warm calls and memory of each function,
+              and the processor time that the platform and all it starts take for them
     rounds    for each seed: a new platform replays a trace, open-loop  ─► live
               farfork sim, the same trace, profiles and policies:
-                calls share as many processors as the machine has       ─► simulated
-                each call has one of its own                            ─► unshared
+                starts and calls share the machine's processors         ─► simulated
+                each has one of its own                                 ─► unshared
     compare   P50, P99, starts, memory: medians over rounds with 95 % intervals, one plot;
               and both as a ratio per round, which differences between traces do not widen
 
@@ -23,10 +24,10 @@ import json
 import os
 import platform as machine
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,14 +36,11 @@ from typing import Any
 import calibrate_live as live
 import calibrate_plot
 from calibrate_compare import compared, page
+from calibrate_profile import ROOT, explained_s, measured
 
 from farfork.demo.command import find_binary
 
-ROOT = Path(__file__).resolve().parents[1]
 NODES, NODE_MEMORY = 1, "4G"
-# Of the calls that a profile is made of. P99 of a round is that of its cold starts: with one of
-# them in the profile, that one would decide about all rounds.
-COLD_STARTS, WARM_CALLS, BURSTS = 5, 30, 6
 # No other trace of the project has these seeds.
 FIRST_SEED = 900_001
 # The mean gap between bursts of a function in seconds. A round of 20 s has about 190 calls: with
@@ -128,6 +126,7 @@ def profiled(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
                             **cell,
                             "local_permille": 1000,
                             "phase_us": {kind: seen[kind] for kind in ("cold", "clone", "ghost")},
+                            "processor_us": seen["processor_us"],
                             "near_bytes": cold_bytes,
                             "pool_bytes": 0,
                         },
@@ -141,44 +140,6 @@ def profiled(place: Path) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
                 }
             )
     return profiles, warm
-
-
-def measured(platform: live.Platform, name: str) -> dict[str, Any]:
-    """Measure cold start, warm calls, clones and memory of one function."""
-    colds = cold_starts(platform, name)
-    cold_bytes = platform.function(name)["local_bytes"]
-    platform.await_image(name)
-    warm = [platform.call(name) for _ in range(WARM_CALLS)]
-    warm_us = [call.took_us for call in warm if call.start == "warm"]
-    median = statistics.median(warm_us)
-    excess: dict[str, list[float]] = {"clone": [], "ghost": []}
-    for burst in range(2, 2 + BURSTS):
-        for call in platform.call_together(name, burst):
-            if call.start in excess:
-                excess[call.start].append(max(call.took_us - median, 0))
-    function = platform.function(name)
-    clones = max(function["instances"] - 1, 1)
-    clone_bytes = max(function["local_bytes"] - cold_bytes, 0) // clones
-    # Clones that find no attached ghost are rare; without any, the other kind has to do.
-    known = excess["clone"] or excess["ghost"] or [0]
-    return {
-        "cold": round(max(statistics.median(colds) - median, 0)),
-        "clone": round(statistics.median(known)),
-        "ghost": round(statistics.median(excess["ghost"] or known)),
-        "cold_bytes": max(cold_bytes, 1),
-        "clone_bytes": min(clone_bytes, max(cold_bytes, 1)),
-        "warm_us": warm_us,
-    }
-
-
-def cold_starts(platform: live.Platform, name: str) -> list[int]:
-    """Measure cold starts: that of a function, and of others with the same code."""
-    first = platform.call(name)
-    others = []
-    for number in range(1, COLD_STARTS):
-        platform.deploy(f"{name}-{number}", live.functions(ROOT)[name])
-        others.append(platform.call(f"{name}-{number}"))
-    return [call.took_us for call in (first, *others) if call.start == "cold"] or [first.took_us]
 
 
 def trace(seed: int, options: argparse.Namespace, warm: dict[str, list[int]]) -> Calls:
@@ -204,9 +165,15 @@ def replayed(
     progress(f"replaying {len(calls)} calls")
     load = os.getloadavg()[0]
     with serving(place) as platform:
+        before, client_before_s = platform.used_us(), time.process_time()
         seen = platform.replay([(name, at_us) for name, at_us, _ in calls])
+        after, client_s = platform.used_us(), time.process_time() - client_before_s
+    known = before is not None and after is not None
     return {
         "load": load,
+        "client_s": client_s,
+        "platform_s": (after - before) / 1e6 if known else None,
+        "explained_s": explained_s(seen["by_function"], profiles),
         "live": seen,
         "simulated": simulated(place, calls, profiles, ["--processors", str(processors)]),
         "unshared": simulated(place, calls, profiles, []),

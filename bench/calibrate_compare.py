@@ -60,10 +60,10 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"{report['machine']}; load before each round: {loads}. {len(report['rounds'])} rounds, "
         f"{calls} calls, {failed} failed. Medians over rounds with their 95 % intervals (extremes "
-        "with fewer than nine rounds). Clones in ghosts count as clones. Simulated: calls share "
-        f"{report['processors']} processors; unshared: each has one of its own. Bold: the interval "
-        "does not overlap with the live one. Ratios compare two runs of the same trace, where the "
-        "live figure is not 0.",
+        "with fewer than nine rounds). Clones in ghosts count as clones. Simulated: starts and "
+        f"calls share {report['processors']} processors; unshared: each has one of its own. Bold: "
+        "the interval does not overlap with the live one. Ratios compare two runs of the same "
+        "trace, where the live figure is not 0.",
         "",
         "| | live | simulated | unshared | simulated / live | unshared / live |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -74,7 +74,23 @@ def page(report: dict[str, Any]) -> str:
         cells.append(words(one["unshared"], one["unshared_overlaps"]))
         cells += [times(one["ratio"]), times(one["unshared_ratio"])]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
+    lines += busy(report["rounds"])
     return "\n".join(lines) + "\n"
+
+
+def busy(rounds: list[dict[str, Any]]) -> list[str]:
+    """Return what took the processors of the live rounds, if that is known."""
+    names = ("platform_s", "explained_s", "client_s")
+    known = [[one.get(name) for one in rounds] for name in names]
+    if any(value is None for values in known for value in values):
+        return []
+    platform, explained, client = (statistics.median(values) for values in known)
+    return [
+        "",
+        f"Processor time of a live round: the platform and what it starts {platform:.2f} s, of "
+        f"which calls and starts explain {explained:.2f} s by their profiles; this client "
+        f"{client:.2f} s (medians).",
+    ]
 
 
 def words(side: tuple[float, float, float], overlaps: bool) -> str:

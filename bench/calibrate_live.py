@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrate_group import Group, counting
+
 PATIENCE_S = 60.0
 SAMPLE_S = 0.25
 GOOD = 200
@@ -54,13 +56,15 @@ class Call:
     start: str
     took_us: int
     is_well: bool
+    # Processor time of the platform and all that it has started, if it was asked for and is known.
+    busy_us: int | None = None
 
 
 class Platform:
     """A platform that serves."""
 
-    def __init__(self, address: str, key: str) -> None:
-        self.address = address
+    def __init__(self, address: str, key: str, group: Group | None) -> None:
+        self.address, self.group = address, group
         authorization = base64.b64encode(key.strip().encode()).decode()
         self.headers = {"Authorization": f"Basic {authorization}"}
 
@@ -93,6 +97,18 @@ class Platform:
         took_us = round((time.monotonic() - begun) * 1e6)
         notes = {note["key"]: note["value"] for note in answer.get("annotations", [])}
         return Call(name, notes.get("startKind", ""), took_us, status == GOOD)
+
+    def used_us(self) -> int | None:
+        """Return the processor time of the platform and what it has started, in µs, if known."""
+        return None if self.group is None else self.group.used_us()
+
+    def counted_call(self, name: str) -> Call:
+        """Call a function, and count the processor time that this takes."""
+        before = self.used_us()
+        call = self.call(name)
+        after = self.used_us()
+        busy_us = None if before is None or after is None else after - before
+        return Call(name, call.start, call.took_us, call.is_well, busy_us)
 
     def call_together(self, name: str, count: int) -> list[Call]:
         """Call a function several times at once."""
@@ -168,7 +184,12 @@ def figures(calls: list[Call], near: list[tuple[float, int]]) -> dict[str, Any]:
     def count(*kinds: str) -> int:
         return sum(call.is_well and call.start in kinds for call in calls)
 
+    by_function: dict[str, dict[str, int]] = {}
+    for call in calls:
+        kinds = by_function.setdefault(call.function, {})
+        kinds[call.start] = kinds.get(call.start, 0) + call.is_well
     return {
+        "by_function": by_function,
         "calls": len(calls),
         "failed": len(calls) - len(took),
         "p50_us": rank(50),
@@ -203,25 +224,27 @@ def serving(binary: Path, place: Path, arguments: list[str]) -> Iterator[Platfor
     subprocess.run(create, env=environment, check=True, stdout=subprocess.DEVNULL)
     command = [str(binary), "serve", "--pool", str(pool), "--state", str(state)]
     command += ["--listen", "127.0.0.1:0", *arguments]
-    with said.open("wb") as out, (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=log
-        )
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (address := said.read_text().strip().removeprefix("http://")):
-            if process.poll() is not None or time.monotonic() > deadline:
-                words = (home / "log").read_text().splitlines()[-1:] or ["its log is empty"]
-                raise RuntimeError(f"cannot start the platform: {words[0]}")
-            time.sleep(0.05)
-        yield Platform(address, (state / "guest.key").read_text())
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-            process.wait()
-            subprocess.run(
-                [str(binary), "pool", "destroy", str(pool)], env=environment, check=False
+    with counting() as group:
+        entered = command if group is None else group.entering(command)
+        with said.open("wb") as out, (home / "log").open("wb") as log:
+            process = subprocess.Popen(
+                entered, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=log
             )
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not (address := said.read_text().strip().removeprefix("http://")):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    words = (home / "log").read_text().splitlines()[-1:] or ["its log is empty"]
+                    raise RuntimeError(f"cannot start the platform: {words[0]}")
+                time.sleep(0.05)
+            yield Platform(address, (state / "guest.key").read_text(), group)
+        finally:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_S)
+            finally:
+                process.kill()
+                process.wait()
+                subprocess.run(
+                    [str(binary), "pool", "destroy", str(pool)], env=environment, check=False
+                )

@@ -76,10 +76,10 @@ def answer(megabytes: int, touched: int) -> str:
     return f"A {pages * (pages - 1) // 2}"
 
 
-def await_text(path: Path, text: str) -> None:
-    """Wait until a file has the text."""
+def await_text(path: Path, text: str, times: int = 1) -> None:
+    """Wait until a file has the text, so many times."""
     until = time.monotonic() + LIMIT_S
-    while text not in path.read_text():
+    while path.read_text().count(text) < times:
         if time.monotonic() > until:
             raise SystemExit(f"criu_seeds.py: {path} has no {text}")
         time.sleep(0.0005)
@@ -148,7 +148,8 @@ class Dumped:
         os.mkfifo(self.place / "in")
         # As long as it is open, what is written to it is kept.
         self.fifo = os.open(self.place / "in", os.O_RDWR)
-        with self.output.open("w") as output:
+        # Appended to, so that several restores write one after the other, and CRIU takes it longer.
+        with self.output.open("a") as output:
             streams = {"stdin": self.fifo, "stdout": output, "stderr": subprocess.DEVNULL}
             self.parent = subprocess.Popen(
                 words, cwd="/", start_new_session=True, env=environment, **streams

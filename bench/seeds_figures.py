@@ -40,6 +40,8 @@ from seeds_subjects import (
     answer,
     both_criu,
     check,
+    criu_herd,
+    criu_places,
     end,
     function,
     memory_kib,
@@ -262,6 +264,14 @@ def herds(bed: Bed, scale: Scale) -> None:
             ("one seed, all before the start, one cache", ["--eager"]),
         ):
             note("13", subject.name, way, per_s=herd(bed, subject, count, options))
+        with criu_places(bed) as places:
+            for way, images, fetch in places:
+                try:
+                    per_s = criu_herd(bed, subject, count, images, fetch)
+                except SystemExit as failure:
+                    print(f"{subject.name}, {way}: {str(failure)[-300:]}", file=sys.stderr)
+                    continue
+                note("13", subject.name, way, per_s=per_s)
 
 
 def ladder(bed: Bed, scale: Scale) -> None:

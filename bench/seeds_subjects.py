@@ -262,25 +262,55 @@ def criu(bed: Bed, subject: Subject, images: Path, fetch: Callable[[], Path]) ->
     return {**values, "memory_kib": pss, "provisioned_kib": kib}
 
 
-def both_criu(bed: Bed, figure: str, subject: Subject) -> None:
-    """Measure CRIU with files that are copied, and with files that are read over a network."""
+def criu_herd(
+    bed: Bed, subject: Subject, count: int, images: Path, fetch: Callable[[], Path]
+) -> float:
+    """Dump to a directory, and restore so many at once; return answers in a second."""
+    dumped = Dumped(bed, subject.words, images=images, environment=subject.environment)
+    dumped.parent.wait()
+    os.write(dumped.fifo, b"g" * count)
+    begun = time.monotonic()
+    here = fetch()
+    for number in range(count):
+        work = dumped.place / str(number)
+        work.mkdir()
+        words = [*dumped.common("restore.log", here), "--work-dir", str(work)]
+        restore = [*NAMESPACE, *bed.criu, "restore", *words]
+        dumped.processes.append(subprocess.Popen(restore, cwd=work, **SILENT))
+    try:
+        await_text(dumped.output, f"{subject.right}\n", count)
+        return count / (time.monotonic() - begun)
+    finally:
+        dumped.end()
+
+
+@contextmanager
+def criu_places(bed: Bed) -> Iterator[list[tuple[str, Path, Callable[[], Path]]]]:
+    """Yield where CRIU's images are written, and how another node gets them.
+
+    They are copied, and read over a network as far as this machine can.
+    """
     images, copy = bed.make(), bed.make() / "copy"
 
     def copied() -> Path:
         subprocess.run(["cp", "-r", images, copy], check=True)
         return copy
 
-    ways: list[tuple[str, Path, Callable[[], Path]]] = [("CRIU-local", images, copied)]
     with remote(bed) as (one, other):
         own = one / str(bed.count)
         own.mkdir()
         name = "CRIU-remote" if one != other else "CRIU, one directory"
-        ways.append((name, own, lambda: other / own.name))
-        for way, place, fetch in ways:
-            try:
-                note(figure, subject.name, way, **criu(bed, subject, place, fetch))
-            except SystemExit as failure:
-                print(f"{subject.name}, {way}: {str(failure)[-300:]}", file=sys.stderr)
+        yield [("CRIU-local", images, copied), (name, own, lambda: other / own.name)]
         shutil.rmtree(own, ignore_errors=True)
     for place in (images, copy.parent):
         shutil.rmtree(place)
+
+
+def both_criu(bed: Bed, figure: str, subject: Subject) -> None:
+    """Measure CRIU with files that are copied, and with files that are read over a network."""
+    with criu_places(bed) as places:
+        for way, images, fetch in places:
+            try:
+                note(figure, subject.name, way, **criu(bed, subject, images, fetch))
+            except SystemExit as failure:
+                print(f"{subject.name}, {way}: {str(failure)[-300:]}", file=sys.stderr)

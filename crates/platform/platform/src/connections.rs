@@ -8,12 +8,13 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::serve::Listener;
+use farfork_sys::sync::locked;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -158,7 +159,7 @@ impl Connections {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves it valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// A place for one more, which waits for its first request. None if all are answering.
@@ -179,7 +180,7 @@ impl Connections {
 
 impl Slot {
     fn turn(&self) -> MutexGuard<'_, Option<u64>> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.turn)
     }
 
     fn wait(&self) {

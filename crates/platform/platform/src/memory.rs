@@ -5,9 +5,10 @@
 //! reservation is given back when the bytes that it stands for are dropped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfork_policy::settings::Requests;
+use farfork_sys::sync::locked;
 use tokio::sync::Notify;
 
 use crate::api::{ApiError, Name};
@@ -73,7 +74,7 @@ impl RequestMemory {
 
     fn lock(&self) -> MutexGuard<'_, Used> {
         // Every step leaves the numbers valid.
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.used)
     }
 }
 

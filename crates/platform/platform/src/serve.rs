@@ -175,7 +175,7 @@ async fn serve(
         settings.backend.clone(),
         groups,
         &python,
-        others.paths(),
+        (others.paths(), folders.directory()),
         Arc::clone(&advisor),
     );
     let backend = tokio::select! {

@@ -27,6 +27,7 @@ use crate::share::{ALL, Cell, ShareFacts, bin, limit_us, whole};
 use crate::{Decision, Policy};
 
 const US_PER_HOUR: u128 = 3_600_000_000;
+const ONE: u128 = 1_000_000;
 
 /// The learned share with which all instances together have least near memory, within a tolerance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,12 +74,13 @@ struct Learned {
 impl Adaptive {
     /// Near bytes of all instances that serve these calls.
     fn total_bytes(&self, cell: &Cell, arrivals_per_hour: u64) -> u128 {
+        // In millionths: thousandths would be off by half a percent where few calls run.
         let busy_us = u128::from(arrivals_per_hour) * u128::from(cell.latency_us);
-        let running_permille = busy_us / (US_PER_HOUR / 1000);
-        let root_permille = (running_permille * 1000).isqrt();
-        let spread = root_permille.saturating_mul(u128::from(self.spread_permille)) / 1000;
-        let instances_permille = running_permille.saturating_add(spread).max(1000);
-        instances_permille.saturating_mul(u128::from(cell.near_bytes)) / 1000
+        let running = busy_us / (US_PER_HOUR / ONE);
+        let root = running.saturating_mul(ONE).isqrt();
+        let spread = root.saturating_mul(u128::from(self.spread_permille)) / 1000;
+        let instances = running.saturating_add(spread).max(ONE);
+        instances.saturating_mul(u128::from(cell.near_bytes)) / ONE
     }
 
     fn learned(&self, cells: &[Cell], limit_us: u64) -> Learned {
@@ -357,10 +359,13 @@ mod tests {
             prop_assert!(function.is_within(learned, function.tolerance_permille));
             prop_assert!(violations <= Adaptive::default().least_calls, "{violations} calls");
             // Where a step reaches the limit exactly, rounding decides. Close to it, where slowdowns are far from a line, the
-            // last step may not be tried.
+            // last step may not be tried: of little near memory, that is much.
             let dynamic = function.dynamic(function.tolerance_permille - 1);
-            let (ours, theirs) = (function.total(learned), function.total(dynamic));
-            prop_assert!(ours <= theirs * 1.03, "{learned}: {ours}, {dynamic}: {theirs}");
+            let step = Adaptive::default().step_permille;
+            let before = share((u64::from(dynamic.permille()) + step).min(1000));
+            let ours = function.total(learned);
+            let theirs = function.total(dynamic).max(function.total(before));
+            prop_assert!(ours <= theirs * 1.02, "{learned}: {ours}, {dynamic}: {theirs}");
             // A share that is nearly as good stays: to one percent, and rounding.
             let whole = function.total(ALL);
             prop_assert!(ours <= whole * 1.011, "{learned}: {ours}, all near: {whole}");

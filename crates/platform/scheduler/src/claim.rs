@@ -2,6 +2,8 @@
 
 use farfork_types::{Cid, Tiering};
 
+use crate::images::ImageId;
+
 /// What an instance may take of a node's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
@@ -35,10 +37,10 @@ pub struct Usage {
 }
 
 /// An image to attach to ghosts, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageSpec {
-    /// Its name.
-    pub name: String,
+    /// The image.
+    pub image: ImageId,
     /// Its CID.
     pub cid: Cid,
     /// The tiering policy.

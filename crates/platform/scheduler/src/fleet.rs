@@ -42,8 +42,8 @@ impl Work {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Its node, by index.
-    node: usize,
+    /// The number of its node.
+    node: u32,
     bytes: u64,
     /// Bytes that it was last seen to hold.
     held_bytes: Option<u64>,
@@ -54,7 +54,6 @@ struct Entry {
 /// What is on one node.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    name: String,
     instances: BTreeSet<u64>,
     /// Bytes of those that are idle.
     idle_bytes: u64,
@@ -102,11 +101,11 @@ impl Entry {
 
 /// An instance to be added.
 #[derive(Clone, Copy, Debug)]
-pub struct NewInstance<'a> {
+pub struct NewInstance {
     /// Its number.
     pub id: u64,
-    /// The node that it is on.
-    pub node: &'a str,
+    /// The number of the node that it is on.
+    pub node: u32,
     /// Bytes that it is expected to take of the node's memory.
     pub bytes: u64,
     /// Microseconds that starting it took.
@@ -132,9 +131,8 @@ pub struct Occupancy {
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     entries: ByNumber<Entry>,
+    /// By number, as far as anything was on them.
     nodes: Vec<Node>,
-    /// The indexes of nodes by name.
-    names: BTreeMap<String, usize>,
     next: u64,
     changes: u64,
 }
@@ -146,29 +144,20 @@ impl Fleet {
     }
 
     /// Adds an instance, which is busy at first.
-    pub fn add(&mut self, new: NewInstance<'_>) {
+    pub fn add(&mut self, new: NewInstance) {
         let NewInstance { id, node, bytes, start_us } = new;
-        self.changes += 1;
-        let node = self.index(node);
-        self.nodes[node].instances.insert(id);
+        self.node(node).instances.insert(id);
         let (held_bytes, work) = (None, Work::Busy);
         self.entries.insert(id, Entry { node, bytes, held_bytes, start_us, work });
     }
 
-    /// The index of a node, which is added if it is not known.
-    fn index(&mut self, name: &str) -> usize {
-        if let Some(index) = self.names.get(name) {
-            return *index;
-        }
-        let index = self.nodes.len();
-        self.nodes.push(Node { name: name.to_owned(), ..Node::default() });
-        self.names.insert(name.to_owned(), index);
-        index
-    }
-
-    fn node(&mut self, name: &str) -> &mut Node {
+    /// A node, which is added if it is not known.
+    fn node(&mut self, number: u32) -> &mut Node {
         self.changes += 1;
-        let index = self.index(name);
+        let index = number as usize;
+        if index >= self.nodes.len() {
+            self.nodes.resize_with(index + 1, Node::default);
+        }
         &mut self.nodes[index]
     }
 
@@ -183,7 +172,7 @@ impl Fleet {
     ) -> bool {
         self.changes += 1;
         let Some(entry) = self.entries.get_mut(&id) else { return false };
-        let node = &mut self.nodes[entry.node];
+        let node = &mut self.nodes[entry.node as usize];
         if matches!(entry.work, Work::Ending { .. }) {
             node.ending.remove(&id);
         }
@@ -203,7 +192,7 @@ impl Fleet {
     pub fn end(&mut self, now_us: u64, id: u64) {
         self.changes += 1;
         let Some(entry) = self.entries.remove(&id) else { return };
-        let node = &mut self.nodes[entry.node];
+        let node = &mut self.nodes[entry.node as usize];
         node.instances.remove(&id);
         node.ending.remove(&id);
         node.idle_bytes -= entry.idle_bytes();
@@ -218,7 +207,7 @@ impl Fleet {
         for id in ids.iter().filter_map(OccupantId::as_instance) {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             if entry.work != Work::Busy {
-                let node = &mut self.nodes[entry.node];
+                let node = &mut self.nodes[entry.node as usize];
                 node.idle_bytes -= entry.idle_bytes();
                 node.ending.insert(id);
                 entry.work = Work::Ending { since_us: now_us };
@@ -229,7 +218,7 @@ impl Fleet {
     }
 
     /// Counts ghosts of a node as ending, until [`Fleet::ghosts_left`] is called with the returned number.
-    pub fn ghosts_leaving(&mut self, node: &str, bytes: u64) -> u64 {
+    pub fn ghosts_leaving(&mut self, node: u32, bytes: u64) -> u64 {
         self.next += 1;
         let number = self.next;
         self.node(node).leaving.insert(number, bytes);
@@ -237,25 +226,22 @@ impl Fleet {
     }
 
     /// Ghosts have ended.
-    pub fn ghosts_left(&mut self, now_us: u64, node: &str, number: u64) {
+    pub fn ghosts_left(&mut self, now_us: u64, node: u32, number: u64) {
         let node = self.node(node);
         let bytes = node.leaving.remove(&number).unwrap_or(0);
         node.freed(bytes, now_us);
     }
 
-    /// All instances in the order of their numbers: number, node, and whether it is idle.
-    pub fn instances(&self) -> impl Iterator<Item = (u64, &str, bool)> {
+    /// All instances in the order of their numbers: number, node's number, and whether it is idle.
+    pub fn instances(&self) -> impl Iterator<Item = (u64, u32, bool)> {
         let mut entries: Vec<(&u64, &Entry)> = self.entries.iter().collect();
         entries.sort_unstable_by_key(|(id, _)| **id);
-        let shown = |(id, entry): (&u64, &Entry)| {
-            (*id, self.nodes[entry.node].name.as_str(), entry.work != Work::Busy)
-        };
-        entries.into_iter().map(shown).collect::<Vec<_>>().into_iter()
+        entries.into_iter().map(|(id, entry)| (*id, entry.node, entry.work != Work::Busy))
     }
 
     /// Bytes on a node that could become free: [`Occupancy::could_free`] without a look at all that is on it.
-    pub fn could_free(&self, now_us: u64, node: &str) -> u64 {
-        let Some(node) = self.names.get(node).map(|index| &self.nodes[*index]) else { return 0 };
+    pub fn could_free(&self, now_us: u64, node: u32) -> u64 {
+        let Some(node) = self.nodes.get(node as usize) else { return 0 };
         let ending = node.ending.iter().filter_map(|id| self.entries.get(id));
         let leaving = ending.filter(|entry| !entry.work.is_busy(now_us));
         let leaving: u64 = leaving.map(|entry| entry.held_bytes.unwrap_or(0)).sum();
@@ -263,10 +249,8 @@ impl Fleet {
     }
 
     /// What is on a node.
-    pub fn on(&self, now_us: u64, node: &str) -> Occupancy {
-        let Some(node) = self.names.get(node).map(|index| &self.nodes[*index]) else {
-            return Occupancy::default();
-        };
+    pub fn on(&self, now_us: u64, node: u32) -> Occupancy {
+        let Some(node) = self.nodes.get(node as usize) else { return Occupancy::default() };
         let mut seen = Occupancy::default();
         for id in &node.instances {
             let Some(entry) = self.entries.get(id) else { continue };
@@ -293,7 +277,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(fleet: &mut Fleet, id: u64, node: &str) {
+    const A: u32 = 0;
+    const B: u32 = 1;
+
+    fn place(fleet: &mut Fleet, id: u64, node: u32) {
         fleet.add(NewInstance { id, node, bytes: 100, start_us: 7 });
     }
 
@@ -304,59 +291,59 @@ mod tests {
     #[test]
     fn only_idle_instances_can_be_evicted() {
         let mut fleet = Fleet::default();
-        place(&mut fleet, 1, "a");
-        place(&mut fleet, 2, "a");
-        place(&mut fleet, 3, "b");
+        place(&mut fleet, 1, A);
+        place(&mut fleet, 2, A);
+        place(&mut fleet, 3, B);
         let busy = |busy, is_settling| Occupancy { busy, is_settling, ..Occupancy::default() };
-        assert_eq!(fleet.on(0, "a"), busy(2, false));
+        assert_eq!(fleet.on(0, A), busy(2, false));
         assert!(fleet.set_idle(0, 1, Some(9), Some(50)));
         let idle = Idle { id: OccupantId::instance(1), bytes: 50, saves_us: 7, uses_per_hour: 9 };
-        assert_eq!(fleet.on(0, "a"), Occupancy { idle: vec![idle], ..busy(1, true) });
-        assert_eq!(fleet.on(0, "b"), busy(1, false));
+        assert_eq!(fleet.on(0, A), Occupancy { idle: vec![idle], ..busy(1, true) });
+        assert_eq!(fleet.on(0, B), busy(1, false));
         let idle = fleet.instances().filter(|(_, _, is_idle)| *is_idle);
-        assert_eq!(idle.map(|(id, node, _)| (id, node)).collect::<Vec<_>>(), [(1, "a")]);
+        assert_eq!(idle.map(|(id, node, _)| (id, node)).collect::<Vec<_>>(), [(1, A)]);
         assert!(!fleet.set_idle(0, 1, None, None));
-        assert_eq!(fleet.on(0, "a"), busy(2, true));
+        assert_eq!(fleet.on(0, A), busy(2, true));
         assert_eq!(fleet.evict(0, &ids(["2", "99", "ghost-1", "x"])), [2]);
-        assert_eq!(fleet.on(0, "a"), busy(2, true), "it is busy");
+        assert_eq!(fleet.on(0, A), busy(2, true), "it is busy");
         fleet.end(0, 2);
-        assert_eq!((fleet.evict(0, &ids(["2"])), fleet.on(0, "a").busy), (vec![], 1));
+        assert_eq!((fleet.evict(0, &ids(["2"])), fleet.on(0, A).busy), (vec![], 1));
         fleet.end(0, 3);
-        assert_eq!((fleet.on(0, "b"), fleet.on(0, "c")), (busy(0, true), busy(0, false)));
+        assert_eq!((fleet.on(0, B), fleet.on(0, 2)), (busy(0, true), busy(0, false)));
     }
 
     #[test]
     fn what_is_asked_to_end_counts_as_leaving_for_a_moment() {
         let mut fleet = Fleet::default();
         for id in 1..=3 {
-            place(&mut fleet, id, "a");
+            place(&mut fleet, id, A);
             fleet.set_idle(0, id, Some(1), Some(30));
         }
-        let leaving = |fleet: &Fleet, now_us| fleet.on(now_us, "a").leaving_bytes;
+        let leaving = |fleet: &Fleet, now_us| fleet.on(now_us, A).leaving_bytes;
         assert_eq!(leaving(&fleet, 0), 0);
         fleet.evict(0, &ids(["1"]));
-        let left: Vec<OccupantId> = fleet.on(0, "a").idle.into_iter().map(|idle| idle.id).collect();
+        let left: Vec<OccupantId> = fleet.on(0, A).idle.into_iter().map(|idle| idle.id).collect();
         assert_eq!((leaving(&fleet, 0), left), (30, ids(["2", "3"]).to_vec()));
         fleet.end(0, 1);
-        let (ghost, other) = (fleet.ghosts_leaving("a", 5), fleet.ghosts_leaving("b", 1000));
-        assert_eq!((leaving(&fleet, 0), fleet.on(0, "b").is_settling), (35, true));
+        let (ghost, other) = (fleet.ghosts_leaving(A, 5), fleet.ghosts_leaving(B, 1000));
+        assert_eq!((leaving(&fleet, 0), fleet.on(0, B).is_settling), (35, true));
         let mut now_us = LEAVING_US;
-        let of_b = fleet.on(now_us, "b").leaving_bytes;
+        let of_b = fleet.on(now_us, B).leaving_bytes;
         assert_eq!(
             (leaving(&fleet, now_us), of_b),
             (5, 1000),
             "ghosts leave until they have ended"
         );
-        fleet.ghosts_left(now_us, "a", ghost);
-        fleet.ghosts_left(now_us, "b", other);
+        fleet.ghosts_left(now_us, A, ghost);
+        fleet.ghosts_left(now_us, B, other);
         assert_eq!(leaving(&fleet, now_us), 5, "it is still counted");
         now_us += LEAVING_US;
-        assert_eq!((leaving(&fleet, now_us), fleet.on(now_us, "b").is_settling), (0, true));
+        assert_eq!((leaving(&fleet, now_us), fleet.on(now_us, B).is_settling), (0, true));
         now_us += SETTLED_US;
-        assert_eq!(fleet.on(now_us, "b"), Occupancy::default());
+        assert_eq!(fleet.on(now_us, B), Occupancy::default());
         fleet.evict(now_us, &ids(["2", "3"]));
         fleet.set_idle(now_us, 2, None, None);
-        let busy = |fleet: &Fleet, now_us| fleet.on(now_us, "a").busy;
+        let busy = |fleet: &Fleet, now_us| fleet.on(now_us, A).busy;
         assert_eq!((leaving(&fleet, now_us), busy(&fleet, now_us)), (30, 1), "a call came first");
         now_us += LEAVING_US;
         assert_eq!((leaving(&fleet, now_us), busy(&fleet, now_us)), (0, 2), "it does not end");
@@ -366,9 +353,9 @@ mod tests {
     }
 
     /// What is on a node by a scan of all entries.
-    fn scanned(fleet: &Fleet, now_us: u64, node: &str) -> (Vec<OccupantId>, u64, u64) {
+    fn scanned(fleet: &Fleet, now_us: u64, node: u32) -> (Vec<OccupantId>, u64, u64) {
         let mut here: Vec<(&u64, &Entry)> = fleet.entries.iter().collect();
-        here.retain(|(_, entry)| fleet.nodes[entry.node].name == node);
+        here.retain(|(_, entry)| entry.node == node);
         here.sort_unstable_by_key(|(id, _)| **id);
         let here = || here.iter().copied();
         let is_idle = |entry: &Entry| matches!(entry.work, Work::Idle { .. });
@@ -389,7 +376,7 @@ mod tests {
                 now_us += after_us;
                 match what {
                     0 if !fleet.entries.contains_key(&id) => {
-                        place(&mut fleet, id, if id % 3 == 0 { "a" } else { "b" });
+                        place(&mut fleet, id, if id % 3 == 0 { A } else { B });
                     }
                     1 => drop(fleet.set_idle(now_us, id, Some(id), Some(id + 1))),
                     2 => drop(fleet.set_idle(now_us, id, None, None)),
@@ -399,11 +386,11 @@ mod tests {
                 }
                 let known: usize = fleet.nodes.iter().map(|node| node.instances.len()).sum();
                 prop_assert_eq!(known, fleet.entries.len());
-                for node in ["a", "b"] {
+                for node in [A, B] {
                     let seen = fleet.on(now_us, node);
                     prop_assert_eq!(fleet.could_free(now_us, node), seen.could_free());
                     let (idle, busy, ending) = scanned(&fleet, now_us, node);
-                    let known = fleet.nodes.iter().find(|one| one.name == node);
+                    let known = fleet.nodes.get(node as usize);
                     let left: u64 = known.map_or(0, |node| {
                         let late = |since: u64| now_us - since < LEAVING_US;
                         node.left.iter().filter(|(_, at)| late(*at)).map(|(bytes, _)| bytes).sum()

@@ -24,6 +24,7 @@ mod claim;
 mod fleet;
 mod function;
 mod image_usage;
+mod images;
 mod instance;
 mod ledger;
 mod node;
@@ -38,12 +39,13 @@ pub use advice::Advice;
 pub use claim::{Claim, ImageSpec, Usage};
 pub use fleet::{Fleet, NewInstance, Occupancy};
 pub use function::{
-    AboutToRest, AfterNotMade, AfterNotStarted, Due, Function, History, ImageState, NotMade,
-    NotStarted, Sharing, StartOrder, Surroundings, Window,
+    AboutToRest, AfterNotMade, AfterNotStarted, Declared, Due, Function, History, ImageState,
+    NotMade, NotStarted, Sharing, StartOrder, Surroundings, Window,
 };
 pub use image_usage::{ImageStats, ImageUsage};
+pub use images::ImageId;
 pub use ledger::{
-    AgentGhost, GhostOrder, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
+    GhostOrder, GhostRef, Ledger, NodeId, NodeStatus, PauseChange, Promotion, USUAL_MB,
 };
 pub use node::NodeLoad;
 pub use numbers::ByNumber;

@@ -51,7 +51,7 @@ impl Stock {
     /// No ghosts yet, with this image or empty.
     pub fn new(image: Option<&ImageSpec>) -> Stock {
         Stock {
-            image: image.cloned(),
+            image: image.copied(),
             waiting: Vec::new(),
             making: 0,
             arrivals: Arrivals::default(),

@@ -1,9 +1,10 @@
 //! Runs side by side: each is sequential, and they use the processors together.
 
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+
+use farfork_sys::sync::{locked, unpoisoned};
 
 use crate::error::SimError;
 use crate::profile::Profiles;
@@ -44,7 +45,7 @@ pub fn run_all(
         } {
             let Job { stream, profiles, settings } = job;
             let outcome = serve_within(stream, profiles, settings, None, done, intervals);
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            *locked(result) = Some(outcome);
         }
     };
     thread::scope(|scope| {
@@ -54,7 +55,6 @@ pub fn run_all(
         }
         work();
     });
-    let result =
-        |result: Mutex<Option<_>>| result.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let result = |result: Mutex<Option<_>>| unpoisoned(result.into_inner());
     results.into_iter().filter_map(result).collect()
 }

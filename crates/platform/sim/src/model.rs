@@ -1,10 +1,13 @@
 //! Simulated instances of the functions of a trace.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use farfork_platform::api::StartKind;
 use farfork_platform::scheduler::nodes::{BoxFuture, Start, StartTimes};
 use farfork_platform::simulated::{Instance, Program, Totals};
+use farfork_sys::sync::locked;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -34,6 +37,8 @@ pub fn slack_us(us: u64) -> u64 {
 #[derive(Debug)]
 pub struct Model {
     functions: Vec<Behaviour>,
+    /// How long calls have run that have ended and were not asked for.
+    runs: Arc<Mutex<BTreeMap<u64, u64>>>,
     /// Until the end of the run.
     meter: Mutex<Option<Meter>>,
 }
@@ -47,12 +52,12 @@ struct Meter {
 impl Model {
     /// Instances of these functions.
     pub fn new(functions: Vec<Behaviour>) -> Model {
-        Model { functions, meter: Mutex::default() }
+        Model { functions, runs: Arc::default(), meter: Mutex::default() }
     }
 
     fn meter(&self) -> MutexGuard<'_, Option<Meter>> {
         // Every step leaves it valid.
-        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.meter)
     }
 
     /// Begins to record what the nodes hold.
@@ -63,6 +68,12 @@ impl Model {
     /// Ends that, and returns the record.
     pub fn end(&self) -> Series {
         self.meter().take().map(|meter| meter.series).unwrap_or_default()
+    }
+
+    /// How long the call of a request has run, if it was answered; once.
+    pub fn run_us(&self, request: usize) -> Option<u64> {
+        // Every step leaves it valid.
+        locked(&self.runs).remove(&(request as u64))
     }
 
     /// What the functions take.
@@ -78,18 +89,30 @@ impl Model {
     fn of(&self, name: &str) -> Option<&Behaviour> {
         function_of(name).and_then(|function| self.behaviour(function))
     }
+
+    /// The function that a clone is started of.
+    fn cloned(&self, start: &Start) -> Option<&Behaviour> {
+        start.image.as_ref().and_then(|image| self.of(image))
+    }
 }
 
 impl Program for Model {
     fn start(&self, start: &Start, was_attached: bool) -> (Duration, StartTimes) {
-        let clone = start.image.as_ref().and_then(|image| self.of(image));
-        let us = match clone {
+        let us = match self.cloned(start) {
             None => BASE_US,
             Some(function) if was_attached => function.ghost_us,
             Some(function) => function.clone_us,
         };
         let whole = Duration::from_micros(us);
         (whole, StartTimes { whole, container: Duration::ZERO, restore: whole })
+    }
+
+    fn start_busy(&self, start: &Start, was_attached: bool) -> Duration {
+        let (whole, _) = self.start(start, was_attached);
+        let us = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX);
+        let kind = if was_attached { StartKind::Ghost } else { StartKind::Clone };
+        let busy_us = self.cloned(start).map(|function| function.start_busy_us(kind, us));
+        Duration::from_micros(busy_us.unwrap_or(0))
     }
 
     fn checkpoint(&self, image: &str) -> Option<Duration> {
@@ -102,7 +125,7 @@ impl Program for Model {
         path: String,
         body: Value,
     ) -> BoxFuture<(u16, Value)> {
-        let us = match path.as_str() {
+        let (busy_us, us) = match path.as_str() {
             "/init" => {
                 let name = body["value"]["name"].as_str().unwrap_or_default();
                 instance.load(name);
@@ -110,14 +133,27 @@ impl Program for Model {
                     return Box::pin(async { (502, json!({"error": "unknown function"})) });
                 };
                 instance.weigh(function.footprint);
-                function.cold_us.saturating_sub(BASE_US)
+                let us = function.cold_us.saturating_sub(BASE_US);
+                (function.load_busy_us(us), us)
             }
-            "/run" => body["value"]["us"].as_u64().unwrap_or(0),
-            "/prepare" => 0,
+            "/run" => {
+                let us = body["value"]["us"].as_u64().unwrap_or(0);
+                (us, us)
+            }
+            "/prepare" => (0, 0),
             _ => return Box::pin(async { (404, json!({})) }),
         };
+        let request = body["value"]["request"].as_u64().filter(|_| path == "/run");
+        let runs = Arc::clone(&self.runs);
         Box::pin(async move {
-            instance.work(Duration::from_micros(us)).await;
+            let [busy, rest] = [busy_us, us - busy_us].map(Duration::from_micros);
+            let begun = Instant::now();
+            instance.compute(busy, rest).await;
+            if let Some(request) = request {
+                let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                // Every step leaves it valid.
+                locked(&runs).insert(request, us);
+            }
             (200, json!({"ok": true}))
         })
     }

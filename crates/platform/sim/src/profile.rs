@@ -76,6 +76,9 @@ pub struct Cell {
     /// Durations of phases. Used are `cold`, `clone`, `ghost` and `checkpoint`.
     #[serde(default)]
     pub phase_us: BTreeMap<String, u64>,
+    /// For how long of the phases `cold`, `clone` and `ghost` a processor is needed; not at all in one that is not named.
+    #[serde(default)]
+    pub processor_us: BTreeMap<String, u64>,
     /// Latency of warm calls.
     pub latency_us: Latency,
     /// Near memory.
@@ -116,6 +119,12 @@ pub struct Behaviour {
     pub clone_us: u64,
     /// The same of a clone in an attached ghost.
     pub ghost_us: u64,
+    /// For how long of `cold_us` a start needs a processor.
+    pub cold_busy_us: u64,
+    /// The same of `clone_us`.
+    pub clone_busy_us: u64,
+    /// The same of `ghost_us`.
+    pub ghost_busy_us: u64,
     /// A whole checkpoint.
     pub checkpoint_us: u64,
     /// Its memory.
@@ -147,6 +156,9 @@ impl Behaviour {
             cold_us: COLD_US,
             clone_us: CLONE_US,
             ghost_us: GHOST_US,
+            cold_busy_us: 0,
+            clone_busy_us: 0,
+            ghost_busy_us: 0,
             checkpoint_us: CHECKPOINT_US,
             footprint,
             limit_mb: memory_bytes.map_or(LIMIT_MB, limit_mb),
@@ -167,6 +179,23 @@ impl Behaviour {
             }
             (None, false) => Held { near_bytes: cold_bytes, ..Held::default() },
         }
+    }
+
+    /// For how long a start that takes so long until the instance accepts code, or runs, needs a processor. Never longer
+    /// than it takes: a start has one processor at most.
+    pub fn start_busy_us(&self, start: StartKind, us: u64) -> u64 {
+        let busy_us = match start {
+            // The clone of the base image is counted with the load of code.
+            StartKind::Cold | StartKind::Warm => 0,
+            StartKind::Clone => self.clone_busy_us,
+            StartKind::Ghost => self.ghost_busy_us,
+        };
+        busy_us.min(us)
+    }
+
+    /// The same of loading its code, which takes so long.
+    pub fn load_busy_us(&self, us: u64) -> u64 {
+        self.cold_busy_us.min(us)
     }
 
     /// How much longer the timers of a start take than asked for, if `slack_us` says so of one timer.
@@ -284,10 +313,17 @@ fn behaviour(path: &Path, profile: &Profile) -> Result<Behaviour, SimError> {
         let known = cells.iter().filter_map(|cell| cell.phase_us.get(name)).max();
         known.copied().unwrap_or(otherwise)
     };
+    let busy = |name: &str| {
+        let known = cells.iter().filter_map(|cell| cell.processor_us.get(name)).max();
+        known.copied().unwrap_or(0)
+    };
     Ok(Behaviour {
         cold_us: phase("cold", typical.cold_us),
         clone_us: phase("clone", typical.clone_us),
         ghost_us: phase("ghost", typical.ghost_us),
+        cold_busy_us: busy("cold"),
+        clone_busy_us: busy("clone"),
+        ghost_busy_us: busy("ghost"),
         checkpoint_us: phase("checkpoint", typical.checkpoint_us),
         footprint: Footprint {
             cold_bytes,
@@ -315,7 +351,7 @@ mod tests {
     fn cell(payload: u64, share: u64, near: u64, pool: u64, p50: u64) -> String {
         format!(
             r#"{{"payload_bytes": {payload}, "local_permille": {share}, "phase_us": {{"clone": 2000}},
-                "latency_us": {{"p50": {p50}, "p99": 9, "n": 3}}, "near_bytes": {near},
+                "processor_us": {{"cold": 30000}}, "latency_us": {{"p50": {p50}, "p99": 9, "n": 3}}, "near_bytes": {near},
                 "pool_bytes": {pool}, "far_bytes": 0}}"#
         )
     }
@@ -336,6 +372,11 @@ mod tests {
         assert_eq!((cold_bytes, image_bytes), (64 << 20, 64 << 20));
         assert_eq!((clone_bytes, mapped_bytes, seen.limit_mb), (5 << 20, 60 << 20, 64));
         assert_eq!((seen.clone_us, seen.cold_us), (2000, COLD_US));
+        assert_eq!((seen.cold_busy_us, seen.clone_busy_us, seen.ghost_busy_us), (30_000, 0, 0));
+        assert_eq!([20_000, 90_000].map(|us| seen.load_busy_us(us)), [20_000, 30_000]);
+        let seen = Behaviour { clone_busy_us: 700, ghost_busy_us: 300, ..seen };
+        let of = |kind| seen.start_busy_us(kind, 500);
+        assert_eq!([StartKind::Cold, StartKind::Clone, StartKind::Ghost].map(of), [0, 500, 300]);
         assert_eq!([0, 1, 9, 10].map(|bytes| seen.run_us(bytes)), [700, 800, 800, 800].map(Some));
     }
 

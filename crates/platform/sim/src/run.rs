@@ -6,7 +6,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant as WallClock};
 
 use farfork_platform::api::{
@@ -19,6 +19,7 @@ use farfork_platform::scheduler::{Advisor, Call, Caller, JournalFile, Platform};
 use farfork_platform::simulated::{Durations, SimulatedNodes};
 use farfork_platform::store::{Embedded, Store};
 use farfork_platform::trace::Trace as Span;
+use farfork_sys::sync::locked;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -61,6 +62,8 @@ pub struct Ended {
     pub series: Series,
     /// When the last request ended, in microseconds since the first arrival.
     pub end_us: u64,
+    /// Processors of each node that starts and calls shared; `None` if they shared none.
+    pub processors: Option<u32>,
     /// How long the simulation took.
     pub wall: Duration,
 }
@@ -96,13 +99,6 @@ pub fn run_journalled(
     }
     let behaviours = behaviours(&trace.functions, profiles);
     fits(trace, &behaviours, settings)?;
-    if processors(behaviours.iter(), settings).is_some() {
-        return Err(SimError::Setting {
-            name: "processors with the platform's own code",
-            reason: "its simulated instances do not slow each other down",
-            remedy: "leave out --oracle, or --processors and profiles with cores",
-        });
-    }
     let Settings { pool_bandwidth, far_bandwidth, far_bytes, .. } = settings;
     if pool_bandwidth.or(*far_bandwidth).or(*far_bytes).is_some() {
         return Err(SimError::Setting {
@@ -111,17 +107,18 @@ pub fn run_journalled(
             remedy: "leave out --oracle, or --pool-bandwidth, --far-bandwidth and --far",
         });
     }
+    let settings = Settings { processors: processors(behaviours.iter(), settings), ..*settings };
     let model = Arc::new(Model::new(behaviours));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .map_err(SimError::io("start the simulated clock"))?;
-    let (records, end_us) = runtime.block_on(simulate(trace, &model, settings, journal))?;
+    let (records, end_us) = runtime.block_on(simulate(trace, &model, &settings, journal))?;
     // Before the instances end with the runtime, and with it the simulated time.
     let series = model.end();
     drop(runtime);
-    Ok(Ended { records, series, end_us, wall: begun.elapsed() })
+    Ok(Ended { records, series, end_us, processors: settings.processors, wall: begun.elapsed() })
 }
 
 /// The parts of a running simulation.
@@ -158,6 +155,7 @@ async fn simulate(
                 start: None,
             },
             since: Instant::now(),
+            shares_processors: settings.processors.is_some(),
         };
         match bench.platform.admit(&action.namespace) {
             Ok(slot) => {
@@ -165,11 +163,12 @@ async fn simulate(
                 let (model, function) = (Arc::clone(model), request.function as usize);
                 tokio::spawn(async move {
                     let made = answer.await.ok();
-                    ticket.end(made.and_then(|made| completed(&made)), model.behaviour(function));
+                    let start = made.and_then(|made| completed(&made));
+                    ticket.end(start, model.behaviour(function), model.run_us(index));
                 });
             }
             // Too many calls of the namespace.
-            Err(_) => ticket.end(None, None),
+            Err(_) => ticket.end(None, None, None),
         }
         if index % KEPT == KEPT - 1 {
             bench.store.forget(u64::MAX)?;
@@ -209,6 +208,10 @@ fn bench(
     let advisor = Arc::new(advisor);
     let nodes = SimulatedNodes::new(budgets, settings.pool_bytes, durations, program)
         .with_agents(settings.ghosts, Arc::clone(&advisor));
+    let nodes = match settings.processors {
+        Some(count) => nodes.with_processors(count),
+        None => nodes,
+    };
     let platform = Platform::begin(
         Arc::clone(&store),
         Arc::new(nodes),
@@ -265,7 +268,8 @@ pub(crate) fn duration_us(
 }
 
 fn call(index: usize, action: &Action, duration_us: u64) -> Result<Call, SimError> {
-    let args = Arguments::from_body(json!({"us": duration_us}).to_string().into_bytes());
+    let args =
+        Arguments::from_body(json!({"us": duration_us, "request": index}).to_string().into_bytes());
     Ok(Call {
         id: ActivationId(index as u128 + 1),
         action: action.clone(),
@@ -290,18 +294,23 @@ struct Ticket {
     ends: Arc<Ends>,
     record: Record,
     since: Instant,
+    /// Whether starts and calls share processors, so that no timer is that of a start or a run alone.
+    shares_processors: bool,
 }
 
 impl Ticket {
-    /// Ends the request.
-    fn end(mut self, start: Option<StartKind>, function: Option<&Behaviour>) {
+    /// Ends the request, whose call has run for so long.
+    fn end(mut self, start: Option<StartKind>, function: Option<&Behaviour>, run_us: Option<u64>) {
         let record = &mut self.record;
+        let run_us = run_us.filter(|_| self.shares_processors);
+        record.run_us = run_us.unwrap_or(record.duration_us);
         let waited = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
         let of_start = start.zip(function).map_or(0, |(start, one)| one.slack_us(start, slack_us));
-        let slack = slack_us(record.duration_us) + of_start;
+        let slack =
+            if self.shares_processors { 0 } else { slack_us(record.duration_us) + of_start };
         // A call may have waited less than a start takes: the start had begun for another one.
         record.latency_us = match start {
-            Some(_) => waited.saturating_sub(slack).max(record.duration_us),
+            Some(_) => waited.saturating_sub(slack).max(record.run_us),
             None => waited,
         };
         record.start = start;
@@ -319,7 +328,7 @@ struct Ends {
 impl Ends {
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {
         // Every step leaves the list valid.
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.records)
     }
 
     fn add(&self, record: Record) {

@@ -19,7 +19,7 @@ pub struct Settings {
     pub policies: farfork_policy::Settings,
     /// What decides.
     pub scheduling: Scheduling,
-    /// Processors of each node, which the calls on it share. Without them, calls do not slow each other down, unless
+    /// Processors of each node, which its calls and starts share. Without them, they do not slow each other down, unless
     /// profiles have been measured on so many.
     pub processors: Option<u32>,
     /// Bytes that all nodes move from and to the pool in a second, if that is limited.
@@ -134,7 +134,7 @@ pub(crate) fn supported(settings: &Settings) -> Result<(), SimError> {
     Ok(())
 }
 
-/// Processors of each node, if calls share them: as set, or else those of the machine of the profiles.
+/// Processors of each node, if calls and starts share them: as set, or else those of the machine of the profiles.
 pub(crate) fn processors<'a>(
     behaviours: impl Iterator<Item = &'a Behaviour>,
     settings: &Settings,

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use farfork_node::NodeError;
-use farfork_scheduler::{GhostOrder, ImageSpec, USUAL_MB};
+use farfork_scheduler::{GhostOrder, ImageId, ImageSpec, USUAL_MB};
+use farfork_sys::layer::Layer;
+use farfork_sys::words;
 use farfork_types::wire::{GhostCall, GhostImage, GhostState};
+use farfork_types::{Cid, Tiering};
 use tokio::sync::watch;
 use tokio::time::{Duration, timeout};
 
@@ -72,6 +75,7 @@ impl GhostMaker {
             tmpfs: self.places.scratch.clone(),
             hidden: self.places.hidden.clone(),
             shown: self.places.shown.clone(),
+            layered: self.places.layered.clone(),
             read_only: true,
             ..GhostCall::default()
         }
@@ -83,6 +87,27 @@ pub fn make(node: &str, call: GhostCall) -> Result<GhostState, NodeError> {
     connect(node, RequestClass::Container)?.start_ghost(call)
 }
 
+/// An image to start a clone of, or to attach to ghosts.
+#[derive(Clone, Debug)]
+pub struct WantedImage {
+    /// Its name.
+    pub name: String,
+    /// Its CID.
+    pub cid: Cid,
+    /// The tiering policy.
+    pub tiering: Tiering,
+    /// Memory limit of an instance, in megabytes.
+    pub memory_mb: u64,
+}
+
+impl WantedImage {
+    /// The same for the ledger, where it has this number.
+    pub fn spec(&self, image: ImageId) -> ImageSpec {
+        let WantedImage { name: _, cid, tiering, memory_mb } = *self;
+        ImageSpec { image, cid, tiering, memory_mb }
+    }
+}
+
 /// Directories of the node that instances do not share with it.
 #[derive(Clone, Debug, Default)]
 pub struct OwnPlaces {
@@ -92,10 +117,12 @@ pub struct OwnPlaces {
     hidden: Vec<PathBuf>,
     /// What is in these all the same, since instances need it.
     shown: Vec<PathBuf>,
+    /// Those to which each instance can write, in a layer of its own.
+    layered: Vec<PathBuf>,
 }
 
-/// The directories that instances need not share with the node: they exist on it, and contain nothing of
-/// what instances need, or can be hidden but for that.
+/// The directories that instances need not share with the node: they exist on it, and can be hidden but for what
+/// instances need of them. What is needed as a whole is shared, read-only; a world-writable one through a layer.
 pub fn places(needed: &[PathBuf]) -> OwnPlaces {
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let needed: BTreeSet<PathBuf> =
@@ -104,23 +131,50 @@ pub fn places(needed: &[PathBuf]) -> OwnPlaces {
     let existing = |all: &[&str]| -> Vec<PathBuf> {
         all.iter().map(PathBuf::from).filter(|path| exists(path)).collect()
     };
-    let mut scratch = existing(&confine::SCRATCH);
-    scratch.retain(|directory| is_unneeded(directory, needed.iter()));
-    let mut hidden = existing(&confine::HIDDEN);
-    hidden.retain(|directory| is_unneeded(directory, needed.get(directory)));
-    let is_hidden = |path: &&PathBuf| hidden.iter().any(|directory| path.starts_with(directory));
-    let shown = needed.iter().filter(is_hidden).cloned().collect();
-    OwnPlaces { scratch, hidden, shown }
+    let split = |all: &[&str]| -> (Vec<PathBuf>, Vec<PathBuf>) {
+        existing(all).into_iter().partition(|path| needed.contains(path))
+    };
+    let (layered, scratch) = split(&confine::SCRATCH);
+    let (shared, hidden) = split(&confine::HIDDEN);
+    for directory in shared.iter().chain(&layered) {
+        tracing::warn!(directory = %directory.display(), "functions share a directory with the node: they need all of it");
+    }
+    let mut shown = Vec::new();
+    for path in needed.iter().filter(|path| path.exists()) {
+        // What is below another is shown with it.
+        if (is_below(path, &hidden) || is_below(path, &scratch)) && !is_below(path, &shown) {
+            shown.push(path.clone());
+        }
+    }
+    OwnPlaces { scratch, hidden, shown, layered }
 }
 
-/// Whether none of these paths lies in a directory, or is it. Otherwise the log says which one.
-fn is_unneeded<'a>(directory: &Path, paths: impl IntoIterator<Item = &'a PathBuf>) -> bool {
-    let inside = paths.into_iter().find(|path| path.starts_with(directory));
-    if let Some(path) = inside {
-        let (directory, path) = (directory.display(), path.display());
-        tracing::warn!(%directory, needed = %path, "functions share a directory with the node, read-only, as they need a path in it");
+/// Whether a path is one of these, or below it.
+fn is_below(path: &Path, directories: &[PathBuf]) -> bool {
+    directories.iter().any(|directory| path.starts_with(directory))
+}
+
+impl OwnPlaces {
+    /// With the directories of functions, to which their instances can write. Layers that this kernel cannot mount are
+    /// left out: the directory is shared, read-only then. They are tried in a directory that is made in `state`.
+    pub fn with_layers(mut self, functions: &Path, state: &Path) -> OwnPlaces {
+        self.layered.push(functions.to_owned());
+        let at = tempfile::tempdir_in(state);
+        let try_out = |lower: &Path| {
+            let at = at.as_ref().map_err(words::of)?.path();
+            let layer = Layer { name: "farfork-trial", lower, at, most_bytes: None };
+            layer.try_out().map_err(|error| words::of(&error))
+        };
+        self.layered.retain(|lower| match try_out(lower) {
+            Ok(()) => true,
+            Err(reason) => {
+                let directory = lower.display();
+                tracing::warn!(%directory, %reason, "functions cannot write to a directory of theirs: overlayfs cannot be mounted over it");
+                false
+            }
+        });
+        self
     }
-    inside.is_none()
 }
 
 impl Inner {
@@ -138,11 +192,14 @@ impl Inner {
     }
 
     /// Makes as many ghosts of an image as should wait.
-    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &ImageSpec) {
+    pub fn refill_attached(self: &Arc<Inner>, node: &str, wanted: &WantedImage) {
         let (advice, pool) = (self.advisor.deferred(), self.images.room());
         let Some((mut locked, id)) = self.ledger.lock_for(node) else { return };
         let now_us = locked.now_us;
-        let orders = locked.ledger.order_attached(id, wanted, pool, now_us, &advice);
+        // It may have been removed meanwhile.
+        let Some(image) = locked.ledger.known_image(&wanted.name) else { return };
+        let spec = wanted.spec(image);
+        let orders = locked.ledger.order_attached(id, &spec, pool, now_us, &advice);
         drop(locked);
         for order in orders {
             let image = GhostImage {
@@ -203,7 +260,7 @@ impl Inner {
         let mut locked = self.ledger.lock();
         let now_us = locked.now_us;
         let surplus = locked.ledger.surplus(pool, now_us, &advice);
-        let surplus = locked.named(surplus);
+        let surplus = locked.left(surplus);
         drop((locked, advice));
         let mut of_nodes = BTreeMap::<String, Vec<Ghost>>::new();
         for ghost in surplus {
@@ -247,18 +304,46 @@ mod tests {
     }
 
     #[test]
-    fn directories_with_needed_files_are_not_private() {
+    fn what_is_needed_is_shown_in_directories_of_an_instances_own() {
         let all = places(&[]);
         let has = |places: &[PathBuf], path: &str| places.contains(&PathBuf::from(path));
         assert!(has(&all.scratch, "/tmp") && has(&all.hidden, "/run"), "{all:?}");
-        assert!(!has(&places(&["/tmp/x/bin/python".into()]).scratch, "/tmp"));
-        assert!(all.shown.is_empty());
-        let inside = places(&["/run/x/python".into()]);
-        assert!(has(&inside.hidden, "/run") && has(&inside.shown, "/run/x/python"), "{inside:?}");
-        assert!(!has(&places(&["/run".into()]).hidden, "/run"));
-        let link = tempfile::tempdir().unwrap();
-        let link = link.path().join("link");
-        std::os::unix::fs::symlink("/dev/shm", &link).unwrap();
-        assert!(!has(&places(&[link]).scratch, "/dev/shm"));
+        assert!(all.shown.is_empty() && all.layered.is_empty(), "{all:?}");
+        for (own, directory) in [("/tmp", "/tmp"), ("/run", "/run"), ("/dev/shm", "/dev/shm")] {
+            let above = tempfile::tempdir_in(directory).unwrap();
+            let python = above.path().join("python");
+            std::fs::write(&python, "").unwrap();
+            let link = above.path().join("link");
+            std::os::unix::fs::symlink(&python, &link).unwrap();
+            let missing = above.path().join("missing.zip");
+            let found = places(&[python.clone(), missing]);
+            assert!(has(&found.scratch, own) || has(&found.hidden, own), "{found:?}");
+            assert_eq!(found.shown, std::slice::from_ref(&python));
+            assert_eq!(places(&[python, above.path().to_owned()]).shown, [above.path()]);
+            let shown = places(std::slice::from_ref(&link)).shown;
+            assert_eq!(shown.len(), 2, "the link and what it leads to");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_layer_is_left_out() {
+        let bed = tempfile::tempdir().unwrap();
+        let functions = bed.path().join("code");
+        std::fs::create_dir(&functions).unwrap();
+        let missing = PathBuf::from("/nowhere/at/all");
+        let places = || OwnPlaces { layered: vec![missing.clone()], ..OwnPlaces::default() };
+        if rustix::process::geteuid().is_root() {
+            let found = places().with_layers(&functions, bed.path()).layered;
+            assert_eq!(found, std::slice::from_ref(&functions));
+        }
+        assert!(places().with_layers(&functions, &missing).layered.is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_is_needed_as_a_whole_is_shared() {
+        let has = |places: &[PathBuf], path: &str| places.contains(&PathBuf::from(path));
+        let all = places(&["/run".into(), "/tmp".into()]);
+        assert!(!has(&all.hidden, "/run") && !has(&all.scratch, "/tmp"), "{all:?}");
+        assert_eq!((all.layered, all.shown.len()), (vec![PathBuf::from("/tmp")], 0));
     }
 }

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use farfork_sys::sync::locked;
 
 /// The names of images that were made and not removed, or are being made.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl MadeImages {
 
     fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
         // Every step leaves the set valid.
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.names)
     }
 
     /// All names.

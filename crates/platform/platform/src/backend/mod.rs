@@ -36,7 +36,7 @@ mod start;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -165,12 +165,12 @@ struct Inner {
 
 impl Backend {
     /// Uses the running agents of these nodes, and makes the base image if it is missing. Functions
-    /// need the files `needed` beside Python's.
+    /// need the files `needed` beside Python's, and have their working directories in `functions`.
     pub async fn begin(
         settings: Settings,
         (budgets, processes): (Budgets, ProcessCounts),
         python: &Python,
-        mut needed: Vec<PathBuf>,
+        (mut needed, functions): (Vec<PathBuf>, &Path),
         advisor: Arc<Advisor>,
     ) -> Result<Backend, BackendError> {
         let pool = Arc::new(Pool::open(&settings.pool)?);
@@ -185,7 +185,9 @@ impl Backend {
                 advisor.growth(),
             )),
             orphans: OrphanGhosts::default(),
-            ghosts: GhostMaker::new(ghosts::places(&needed)),
+            ghosts: GhostMaker::new(
+                ghosts::places(&needed).with_layers(functions, &settings.state),
+            ),
             connector: Connector::start().map_err(BackendError::Connector)?,
             budgets,
             processes,
@@ -267,7 +269,8 @@ impl Inner {
             tracing::error!(node, %error, "a node does not answer");
         }
         if let Some((mut locked, id)) = self.ledger.lock_for(node) {
-            locked.ledger.forget_ghosts(id);
+            let gone = locked.ledger.forget_ghosts(id);
+            locked.left(gone);
         }
         if matches!(error, NodeError::Socket { .. }) {
             // The agent has exited, but its namespace does not end while a process in it is frozen.

@@ -5,8 +5,9 @@
 //! unknown for a moment as well, so only ghosts that stay unknown for long are stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use farfork_sys::sync::locked;
 use farfork_types::wire::{GhostPhase, GhostState};
 use tokio::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub struct OrphanGhosts {
 impl OrphanGhosts {
     fn unknown(&self) -> MutexGuard<'_, BTreeMap<Ghost, Instant>> {
         // Every step leaves the table valid.
-        self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.unknown)
     }
 
     /// Records the ghosts of a node that are unknown now; returns the orphans.

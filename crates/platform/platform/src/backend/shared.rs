@@ -5,7 +5,8 @@
 //! is taken is given back when its guard is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farfork_policy::growth::GrowthFacts;
@@ -13,8 +14,9 @@ use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{
-    AgentGhost, Claim, Ledger, NodeId, NodeLoad, NodeStatus, PauseChange, Promotion, Usage,
+    Claim, GhostRef, Ledger, NodeId, NodeLoad, NodeStatus, PauseChange, Promotion, Usage,
 };
+use farfork_sys::sync::{locked, unpoisoned};
 use farfork_types::LocalShare;
 use tokio::sync::watch;
 
@@ -28,7 +30,7 @@ pub type Ghost = (String, String);
 /// The ledger of all nodes.
 #[derive(Debug)]
 pub struct SharedLedger {
-    ledger: Mutex<Ledger>,
+    table: Mutex<Table>,
     clock: Clock,
     /// Notified when busy instances may take more than is free, so that a node is measured more
     /// often.
@@ -37,12 +39,34 @@ pub struct SharedLedger {
     turned: watch::Sender<()>,
 }
 
+/// The ledger, which knows nodes and ghosts by number, and the names of what their agents have.
+#[derive(Debug)]
+pub struct Table {
+    /// The ledger.
+    pub ledger: Ledger,
+    /// The agents' names of the ghosts that wait, by number.
+    ghosts: BTreeMap<u64, String>,
+}
+
 /// The ledger while it is locked, and the time.
 pub struct Locked<'l> {
-    /// The ledger.
-    pub ledger: MutexGuard<'l, Ledger>,
+    table: MutexGuard<'l, Table>,
     /// Microseconds since it was made.
     pub now_us: u64,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
 }
 
 impl SharedLedger {
@@ -50,16 +74,17 @@ impl SharedLedger {
     pub fn new(nodes: &[String], node_memory_bytes: u64, growth: Growth) -> SharedLedger {
         let ledger = Ledger::new(nodes.iter().cloned(), node_memory_bytes, growth, 0);
         let (crowded, turned) = (Condvar::new(), watch::Sender::new(()));
-        SharedLedger { ledger: Mutex::new(ledger), clock: Clock::default(), crowded, turned }
+        let table = Mutex::new(Table { ledger, ghosts: BTreeMap::new() });
+        SharedLedger { table, clock: Clock::default(), crowded, turned }
     }
 
     /// Locks it.
     pub fn lock(&self) -> Locked<'_> {
         // Every step leaves the ledger valid.
-        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = locked(&self.table);
         // Read under the lock, so that times do not decrease.
         let now_us = self.clock.now_us();
-        Locked { ledger, now_us }
+        Locked { table, now_us }
     }
 
     /// Locks it, for something about a node; `None` if there is no such node.
@@ -107,8 +132,8 @@ impl SharedLedger {
         if locked.ledger.is_crowded(node) {
             return true;
         }
-        let waited = self.crowded.wait_timeout(locked.ledger, longest);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_crowded(node)
+        let waited = self.crowded.wait_timeout(locked.table, longest);
+        unpoisoned(waited).0.ledger.is_crowded(node)
     }
 
     /// The facts to decide which instances pause; `None` if all may reach their limits at once.
@@ -244,7 +269,9 @@ impl SharedLedger {
     /// The nodes that answer, as facts for an instance with this claim, of this image or the base
     /// image.
     pub fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
-        self.lock().ledger.node_facts(claim, image)
+        let locked = self.lock();
+        let image = image.and_then(|name| locked.ledger.known_image(name));
+        locked.ledger.node_facts(claim, image)
     }
 
     /// How much a node has to do, if it answers.
@@ -271,23 +298,25 @@ impl SharedLedger {
     /// The agent's names of the ghosts that wait on a node.
     pub fn ghost_names(&self, node: &str) -> BTreeSet<String> {
         let Some((locked, node)) = self.lock_for(node) else { return BTreeSet::new() };
-        locked.ledger.ghost_names(node).map(str::to_owned).collect()
+        locked.ledger.ghosts_on(node).filter_map(|id| locked.ghosts.get(&id).cloned()).collect()
     }
 
     /// Forgets an image that is removed; returns its ghosts, to be stopped.
     pub fn forget_image(&self, image: &str) -> Vec<Ghost> {
         let mut locked = self.lock();
+        let Some(image) = locked.ledger.known_image(image) else { return Vec::new() };
         let useless = locked.ledger.forget_image(image);
-        locked.named(useless)
+        locked.left(useless)
     }
 
     /// Records that a ghost was made, with the agent's name of it and its bytes, or not. Returns the
     /// ghost if it is to be stopped because it is not wanted any more.
     pub fn made(&self, node: &str, id: u64, made: Option<(String, u64)>) -> Vec<Ghost> {
         let Some((mut locked, node)) = self.lock_for(node) else { return Vec::new() };
-        let made = made.map(|(name, bytes)| (AgentGhost { node, name }, bytes));
-        let useless = locked.ledger.made(id, made.as_ref().map(|(ghost, bytes)| (ghost, *bytes)));
-        locked.named(useless)
+        let (name, bytes) = made.unzip();
+        locked.ghosts.extend(name.map(|name| (id, name)));
+        let useless = locked.ledger.made(id, bytes).then_some(GhostRef { node, id });
+        locked.left(useless)
     }
 
     /// Removes those of these ghosts that wait on a node, and makes none there for a moment. Returns
@@ -296,15 +325,23 @@ impl SharedLedger {
         let Some((mut locked, node)) = self.lock_for(node) else { return (Vec::new(), 0) };
         let now_us = locked.now_us;
         let (withdrawn, bytes) = locked.ledger.withdraw(node, ids, now_us);
-        (locked.named(withdrawn), bytes)
+        (locked.left(withdrawn), bytes)
     }
 }
 
-impl Locked<'_> {
-    /// Ghosts with the names of their nodes.
-    pub fn named(&self, ghosts: impl IntoIterator<Item = AgentGhost>) -> Vec<Ghost> {
-        let named = |ghost: AgentGhost| (self.ledger.name(ghost.node).to_owned(), ghost.name);
-        ghosts.into_iter().map(named).collect()
+impl Table {
+    /// The agent's name of a ghost that was taken.
+    pub fn taken(&mut self, id: u64) -> Option<String> {
+        self.ghosts.remove(&id)
+    }
+
+    /// Ghosts that do not wait any more, by names.
+    pub fn left(&mut self, ghosts: impl IntoIterator<Item = GhostRef>) -> Vec<Ghost> {
+        let named = |ghost: GhostRef| {
+            let name = self.ghosts.remove(&ghost.id)?;
+            Some((self.ledger.name(ghost.node).to_owned(), name))
+        };
+        ghosts.into_iter().filter_map(named).collect()
     }
 }
 
@@ -398,9 +435,12 @@ pub fn until_counted(kept: impl Send + 'static) {
 
 #[cfg(test)]
 mod tests {
+    use farfork_policy::Settings;
     use farfork_policy::growth::OneByOne;
+    use farfork_scheduler::USUAL_MB;
 
     use super::*;
+    use crate::scheduler::Advisor;
 
     fn shared() -> Arc<SharedLedger> {
         let growth = Growth::OneByOne(OneByOne { slack_bytes: 10 << 20 });
@@ -437,6 +477,42 @@ mod tests {
         drop(promoting);
         assert_eq!(used_mb(&shared), [0, 0]);
         assert!(shared.reserve("unknown", Claim::default()).is_none());
+    }
+
+    /// Makes as many empty ghosts on node "a" as should wait, with these names.
+    fn make(shared: &SharedLedger, names: &[&str]) {
+        let advisor = Advisor::new(Settings::default(), None).unwrap();
+        let (mut locked, a) = shared.lock_for("a").unwrap();
+        let orders = locked.ledger.order_empty(a, USUAL_MB, 0, &advisor);
+        drop(locked);
+        assert_eq!(orders.len(), names.len());
+        for (order, name) in orders.iter().zip(names) {
+            assert_eq!(shared.made("a", order.id, Some(((*name).to_owned(), 1))), []);
+        }
+    }
+
+    #[test]
+    fn the_names_of_ghosts_are_known_while_they_wait() {
+        let shared = shared();
+        let take = || {
+            let (mut locked, a) = shared.lock_for("a").unwrap();
+            let taken = locked.ledger.take_empty(a, USUAL_MB, 0)?;
+            locked.taken(taken)
+        };
+        make(&shared, &["x"]);
+        assert_eq!(shared.ghost_names("a"), BTreeSet::from(["x".to_owned()]));
+        assert_eq!((take().as_deref(), take()), (Some("x"), None));
+        make(&shared, &["y", "z", "w"]);
+        let evicted = shared.idle_ghosts("a").idle[0].id.clone();
+        assert_eq!(shared.withdraw("a", &[evicted]), (vec![("a".to_owned(), "y".to_owned())], 1));
+        let (mut locked, a) = shared.lock_for("a").unwrap();
+        let gone = locked.ledger.forget_ghosts(a);
+        assert_eq!(locked.left(gone), ["z", "w"].map(|name| ("a".to_owned(), name.to_owned())));
+        assert!(locked.ghosts.is_empty(), "{:?}", locked.ghosts);
+        drop(locked);
+        let late = shared.made("a", 99, Some(("late".to_owned(), 1)));
+        assert_eq!(late, [("a".to_owned(), "late".to_owned())], "nothing has ordered it");
+        assert!(shared.lock().ghosts.is_empty());
     }
 
     #[test]

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use farfork_node::NodeError;
 use farfork_node::client::{Client, StartedClone};
-use farfork_scheduler::ImageSpec;
 use farfork_types::wire::{DEFAULT_TIMEOUT_S, GhostCall, InheritedFd, RestoreCall};
 use farfork_types::{Cid, LocalShare, Tiering};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 
+use super::ghosts::WantedImage;
 use super::requests::{RequestClass, RequestError, connect};
 use super::shared::{Ghost, Promoting, Reservation, until_counted};
 use super::{Inner, blocking, ghosts, regions};
@@ -36,6 +36,12 @@ impl OutputPipes {
         let [(out, out_end), (err, err_end)] =
             [pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?];
         Ok(OutputPipes { readers: [out, err], writers: [out_end, err_end] })
+    }
+}
+
+fn log_warnings(pid: i32, warnings: &[String]) {
+    for without in warnings {
+        tracing::warn!(pid, without, "a clone runs without something that it was to have");
     }
 }
 
@@ -58,7 +64,7 @@ impl Inner {
         let output = output().map_err(|error| failed(farfork_sys::words::of(&error)))?;
         let starting = self.ghosts.starting();
         let (tiering, memory_mb) = (start.tiering, start.claim.memory_mb);
-        let wanted = ImageSpec { name: name.clone(), cid, tiering, memory_mb };
+        let wanted = WantedImage { name: name.clone(), cid, tiering, memory_mb };
         let (attached, waiting) = self.ghost_for(&start, &wanted);
         let call = Restore {
             pool: self.settings.pool.clone(),
@@ -81,6 +87,7 @@ impl Inner {
         let container = container.unwrap_or_default();
         let (pid, tiering) = (clone.running.pid, clone.running.tiering);
         reservation.started(pid);
+        log_warnings(pid, &clone.running.warnings);
         let share = share.map_or_else(NearShare::default, NearShare::started_with);
         if let Some(wanted) = start.local_share.filter(|_| was_attached) {
             self.give_share(&reservation, wanted, &share);
@@ -114,13 +121,15 @@ impl Inner {
     fn record_start(
         self: &Arc<Inner>,
         node: &str,
-        wanted: ImageSpec,
+        wanted: WantedImage,
         restore: Duration,
         was_attached: bool,
     ) {
         if let Some((mut locked, node)) = self.ledger.lock_for(node) {
             let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
-            locked.ledger.record_start(node, &wanted.name, us, was_attached);
+            if let Some(image) = locked.ledger.known_image(&wanted.name) {
+                locked.ledger.record_start(node, image, us, was_attached);
+            }
         }
         // In a task, so that the waiting call is not delayed.
         let (inner, node) = (Arc::clone(self), node.to_owned());
@@ -167,7 +176,7 @@ impl Inner {
 
     /// Takes a waiting ghost, and starts making others in its place. Returns whether it has the
     /// image attached, and its id.
-    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &ImageSpec) -> (bool, Option<String>) {
+    fn ghost_for(self: &Arc<Inner>, start: &Start, wanted: &WantedImage) -> (bool, Option<String>) {
         // For the base image, empty ghosts are used.
         if start.image.is_some() {
             let (taken, stale) = self.take_attached(&start.node, wanted);
@@ -182,20 +191,22 @@ impl Inner {
         let memory_mb = start.claim.memory_mb;
         let waiting = self.ledger.lock_for(&start.node).and_then(|(mut locked, node)| {
             let now_us = locked.now_us;
-            locked.ledger.take_empty(node, memory_mb, now_us)
+            let taken = locked.ledger.take_empty(node, memory_mb, now_us)?;
+            locked.taken(taken)
         });
         self.refill(&start.node, memory_mb);
         (false, waiting)
     }
 
     /// Takes a ghost with an image. Also returns ghosts to be stopped because the image has changed.
-    fn take_attached(&self, node: &str, wanted: &ImageSpec) -> (Option<String>, Vec<Ghost>) {
+    fn take_attached(&self, node: &str, wanted: &WantedImage) -> (Option<String>, Vec<Ghost>) {
         let Some((mut locked, node)) = self.ledger.lock_for(node) else {
             return (None, Vec::new());
         };
         let now_us = locked.now_us;
-        let (taken, stale) = locked.ledger.take_attached(node, wanted, now_us);
-        (taken, locked.named(stale))
+        let image = locked.ledger.image(&wanted.name);
+        let (taken, stale) = locked.ledger.take_attached(node, &wanted.spec(image), now_us);
+        (taken.and_then(|id| locked.taken(id)), locked.left(stale))
     }
 
     /// The error of a failed start. A node whose agent is gone is not used until it answers. After

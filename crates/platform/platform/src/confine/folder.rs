@@ -1,19 +1,29 @@
-//! Folders with the files of functions that come as archives or programs: one for each version,
-//! readable by its user and writable by the platform only.
+//! Working directories of functions. Those that come as archives or programs have a folder with their files, one
+//! for each version; others have an empty one, the same for all functions of a user.
 //!
+//! ```text
+//!  at/NAMESPACE_ACTION:VERSION-DIGEST   0750   a folder, and its files: the user's
+//!  at/.empty-USER                       0700   never written
+//! ```
 //! A folder exists as long as its version: instances on all nodes, and clones of the function's
-//! image, read from it at the same path.
+//! image, read from it at the same path. Only the platform writes to it. An instance sees all of `at` through a
+//! layer of its own, where its user can change what is its own.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use farfork_sys::sync::locked;
 
 use super::room::{LEAST, Room, failed};
 use super::{Contents, FolderError};
+
+/// Names of empty directories begin with it. No folder's begins with a dot, and drafts have no dash.
+const EMPTY: &str = ".empty-";
 
 /// The folders of all functions.
 #[derive(Clone, Debug)]
@@ -23,6 +33,8 @@ pub struct Folders {
     most_bytes: u64,
     /// Bytes of folders, as far as known.
     sizes: Arc<Mutex<HashMap<OsString, u64>>>,
+    /// Users whose empty directories this run has seen.
+    empty: Arc<Mutex<HashSet<u32>>>,
     /// Each group's turn: what it unpacks at one time is one folder, for which there is room.
     turns: Arc<Mutex<HashMap<u32, Arc<Mutex<()>>>>>,
 }
@@ -30,18 +42,42 @@ pub struct Folders {
 impl Folders {
     /// Opens the directory `at`, which is made if missing.
     pub fn open(at: PathBuf) -> Result<Folders, FolderError> {
-        fs::create_dir_all(&at)
+        let made = fs::create_dir_all(&at)
             .and_then(|()| fs::set_permissions(&at, Permissions::from_mode(0o711)))
-            .map_err(failed("make", &at))?;
+            // Instances have their layer there, whatever links lead to it.
+            .and_then(|()| at.canonicalize());
+        let at = made.map_err(failed("make", &at))?;
         match super::not_traversable(&at).map_err(failed("inspect", &at))? {
             Some(closed) => Err(FolderError::Closed { at, closed }),
             None => Ok(Folders {
                 at,
                 most_bytes: u64::MAX,
                 sizes: Arc::default(),
+                empty: Arc::default(),
                 turns: Arc::default(),
             }),
         }
+    }
+
+    /// The directory of all of them.
+    pub fn directory(&self) -> &Path {
+        &self.at
+    }
+
+    /// Makes sure that the empty directory of a user exists.
+    pub fn ensure_empty(&self, user: u32) -> Result<PathBuf, FolderError> {
+        let directory = self.at.join(format!("{EMPTY}{user}"));
+        if locked(&self.empty).contains(&user) {
+            return Ok(directory);
+        }
+        let made = match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        };
+        // Also where an earlier run was killed in between.
+        made.and_then(|()| give(&directory, user)).map_err(failed("make", &directory))?;
+        locked(&self.empty).insert(user);
+        Ok(directory)
     }
 
     /// Limits what the folders of a group take.
@@ -49,25 +85,25 @@ impl Folders {
         Folders { most_bytes, ..self }
     }
 
-    /// Makes sure that the folder `name` exists, with these contents, readable by the group
-    /// `group`.
+    /// Makes sure that the folder `name` exists, with these contents, which belong to `user` and the group of the
+    /// same number.
     pub fn ensure(
         &self,
         name: &str,
-        group: u32,
+        user: u32,
         contents: Contents<'_>,
     ) -> Result<PathBuf, FolderError> {
         let folder = self.path(name);
         if folder.exists() {
-            return Ok(folder);
+            return given(folder, user);
         }
-        let turn = Arc::clone(locked(&self.turns).entry(group).or_default());
+        let turn = Arc::clone(locked(&self.turns).entry(user).or_default());
         let _turn = locked(&turn);
         if folder.exists() {
             // Another thread was faster.
-            return Ok(folder);
+            return given(folder, user);
         }
-        let taken = self.taken(group).map_err(failed("measure", &self.at))?;
+        let taken = self.taken(user).map_err(failed("measure", &self.at))?;
         let room = Room { most: self.most_bytes, taken };
         // Made under a unique name and renamed, so that an existing folder is always complete.
         let mut draft = tempfile::Builder::new();
@@ -75,7 +111,7 @@ impl Folders {
             draft.prefix(".").permissions(Permissions::from_mode(0o700)).tempdir_in(&self.at);
         let draft = draft.map_err(failed("make a folder in", &self.at))?;
         contents.write(draft.path(), room)?;
-        let opened = chown(draft.path(), None, Some(group))
+        let opened = give(draft.path(), user)
             .and_then(|()| fs::set_permissions(draft.path(), Permissions::from_mode(0o750)))
             .and_then(|()| fs::rename(draft.path(), &folder));
         match opened {
@@ -98,7 +134,7 @@ impl Folders {
         for entry in fs::read_dir(&self.at)? {
             let entry = entry?;
             let name = entry.file_name();
-            // Others are drafts, and may go at any time.
+            // Others are empty, or drafts, which may go at any time.
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
@@ -130,7 +166,8 @@ impl Folders {
         let kept: BTreeSet<OsString> = names.map(|name| file_name(&name).into()).collect();
         for entry in fs::read_dir(&self.at).map_err(failed("list", &self.at))? {
             let entry = entry.map_err(failed("list", &self.at))?;
-            if !kept.contains(&entry.file_name()) {
+            let is_empty = entry.file_name().as_encoded_bytes().starts_with(EMPTY.as_bytes());
+            if !is_empty && !kept.contains(&entry.file_name()) {
                 let path = entry.path();
                 fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
             }
@@ -143,9 +180,29 @@ impl Folders {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every step leaves what is in it valid.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Gives a directory and all that is in it to a user, and to the group of the same number. Only root can: where
+/// others simulate a platform, no function works there.
+fn give(directory: &Path, user: u32) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => give(&entry.path(), user)?,
+            false => lchown(entry.path(), Some(user), Some(user))?,
+        }
+    }
+    chown(directory, Some(user), Some(user))
+}
+
+/// A folder that exists, and belongs to its user: earlier versions of farfork have left root's.
+fn given(folder: PathBuf, user: u32) -> Result<PathBuf, FolderError> {
+    let found = folder.metadata().map_err(failed("inspect", &folder))?;
+    if found.uid() != user {
+        give(&folder, user).map_err(failed("give to its user", &folder))?;
+    }
+    Ok(folder)
 }
 
 /// A result about a file that may be removed at any time.
@@ -211,7 +268,11 @@ mod tests {
     #[test]
     fn an_archive_is_unpacked_once_for_its_group_alone() {
         let (_bed, folders) = bed();
-        let group = rustix::process::getegid().as_raw();
+        let group = if rustix::process::geteuid().is_root() {
+            2_000_000_007
+        } else {
+            rustix::process::getegid().as_raw()
+        };
         let first = archive(|zip| {
             with(zip, "__main__.py", 0o600, "one");
             with(zip, "bin/tool", 0o700, "two");
@@ -220,15 +281,39 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("__main__.py")).unwrap(), "one");
         assert_eq!((mode(&folder), folder.metadata().unwrap().gid()), (0o750, group));
         assert_eq!(mode(&folder.join("__main__.py")), 0o644);
+        let owners = || [".", "bin", "bin/tool"].map(|path| folder.join(path).metadata().unwrap());
+        let owners = || owners().map(|found| (found.uid(), found.gid()));
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(owners(), [(group, group); 3]);
+            chown(&folder, Some(0), None).unwrap();
+        }
         assert_eq!((mode(&folder.join("bin")), mode(&folder.join("bin/tool"))), (0o755, 0o755));
         let same = folders.ensure("guest/a:0.0.1-x", group, Contents::Archive("none")).unwrap();
         assert_eq!(same, folder);
+        assert_eq!(owners()[0], owners()[2], "it is given to its user again");
         let other = folders.ensure("guest/b:0.0.1-x", group, Contents::Archive(&first)).unwrap();
         folders.keep_only(["guest/b:0.0.1-x".to_owned()].into_iter()).unwrap();
         assert_eq!((folder.exists(), other.exists()), (false, true));
         folders.remove("guest/b:0.0.1-x").unwrap();
         folders.remove("guest/b:0.0.1-x").unwrap();
         assert!(!other.exists());
+    }
+
+    #[test]
+    fn a_user_has_an_empty_directory_that_stays() {
+        let (bed, folders) = bed();
+        let user = rustix::process::geteuid().as_raw();
+        let user = if user == 0 { 2_000_000_007 } else { user };
+        let directory = folders.ensure_empty(user).unwrap();
+        assert_eq!((mode(&directory), directory.metadata().unwrap().uid()), (0o700, user));
+        // The next run finds it. It counts for no user.
+        let folders = Folders::open(bed.path().join("code")).unwrap();
+        folders.keep_only(std::iter::empty()).unwrap();
+        assert!(directory.exists() && folders.all_taken().unwrap().is_empty());
+        assert_eq!(folders.ensure_empty(user).unwrap(), directory);
+        if rustix::process::geteuid().is_root() {
+            assert_ne!(folders.ensure_empty(user - 1).unwrap(), directory);
+        }
     }
 
     #[test]

@@ -100,6 +100,7 @@ async fn over_socket(state: &Path, ask: &KeyRequest) -> Result<Option<Outcome>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     fn make(state: &Path) -> Result<KeyReply, OperatorError> {
         ask(state, &KeyRequest::Create("team".parse().unwrap()))
@@ -130,6 +131,9 @@ mod tests {
         let Ok(KeyReply::Made { user, .. }) = make(state) else { panic!("no key") };
         assert!(store.key(&user).unwrap().is_some(), "the platform has it at once");
         drop(runtime);
+        // Not what a listener leaves: a process that another test has just forked may have it, too.
+        fs::remove_file(path(state)).unwrap();
+        mknodat(CWD, path(state), FileType::Socket, Mode::RUSR, 0).unwrap();
         assert!(
             matches!(make(state), Err(OperatorError::Store(_))),
             "another has the database open"

@@ -25,8 +25,6 @@ pub struct Server {
     pub program: PathBuf,
     /// Its arguments, without its name.
     pub arguments: Vec<String>,
-    /// Its working directory.
-    pub folder: PathBuf,
 }
 
 /// This machine lacks the runtime of a kind.
@@ -45,13 +43,9 @@ pub struct OtherRuntimes {
 }
 
 impl OtherRuntimes {
-    /// The server of an action whose files are in `folder`, if it has any. `None` if it is Python's
-    /// server, with which every instance begins.
-    pub fn server(
-        &self,
-        action: &Action,
-        folder: Option<&Path>,
-    ) -> Result<Option<Server>, NoRuntime> {
+    /// The server of an action that works in `directory`, where its files are if it has any. `None` if it is
+    /// Python's server, with which every instance begins.
+    pub fn server(&self, action: &Action, directory: &Path) -> Result<Option<Server>, NoRuntime> {
         let kind = &action.exec.kind;
         let none = || NoRuntime { kind: kind.clone() };
         match kind.split(':').next() {
@@ -62,9 +56,8 @@ impl OtherRuntimes {
                 Ok(Some(nodejs.server(action.limits.memory_mb)))
             }
             _ if action.exec.is_blackbox() => {
-                let folder = folder.ok_or_else(none)?.to_owned();
-                let program = folder.join(confine::PROGRAM);
-                Ok(Some(Server { program, arguments: Vec::new(), folder }))
+                let program = directory.join(confine::PROGRAM);
+                Ok(Some(Server { program, arguments: Vec::new() }))
             }
             _ => Err(none()),
         }
@@ -95,15 +88,14 @@ mod tests {
     fn each_kind_has_its_server() {
         let others = OtherRuntimes { nodejs: Some(NodeJs::for_tests()) };
         let folder = Path::new("/state/code/a");
-        assert_eq!(others.server(&action("python", "x"), Some(folder)), Ok(None));
+        assert_eq!(others.server(&action("python", "x"), folder), Ok(None));
         let blackbox = action("blackbox", "#!/bin/sh");
-        let server = others.server(&blackbox, Some(folder)).unwrap().unwrap();
-        assert_eq!((server.program, server.folder), (folder.join("exec"), folder.to_owned()));
+        let server = others.server(&blackbox, folder).unwrap().unwrap();
+        assert_eq!(server.program, folder.join("exec"));
         assert_eq!(server.arguments, [""; 0]);
-        let nodejs = others.server(&action("nodejs", "x"), None).unwrap().unwrap();
+        let nodejs = others.server(&action("nodejs", "x"), folder).unwrap().unwrap();
         assert!(nodejs.arguments.contains(&"--max-old-space-size=384".to_owned()), "{nodejs:?}");
-        assert_eq!(nodejs.folder, Path::new("/"));
-        let error = OtherRuntimes::default().server(&action("nodejs", "x"), None).unwrap_err();
+        let error = OtherRuntimes::default().server(&action("nodejs", "x"), folder).unwrap_err();
         assert_eq!(error.to_string(), "no runtime for kind nodejs:20 on this machine");
     }
 }

@@ -102,7 +102,7 @@ impl NodeJs {
         let openssl = self.has_rdrand.then(|| openssl_option(&self.files));
         let options = [heap, "--expose-gc".to_owned()].into_iter().chain(openssl);
         let arguments = options.chain([script]).collect();
-        Server { program: self.program.clone(), arguments, folder: PathBuf::from("/") }
+        Server { program: self.program.clone(), arguments }
     }
 
     /// A value for tests of other modules.

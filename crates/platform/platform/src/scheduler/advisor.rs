@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use farfork_policy::journal::{self, Line, Record};
@@ -15,6 +15,7 @@ use farfork_policy::settings::Growth;
 use farfork_policy::share::Cell;
 use farfork_policy::{Decision, Facts, Policies, Question, Settings};
 use farfork_scheduler::Advice;
+use farfork_sys::sync::locked;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -233,7 +234,7 @@ impl Advisor {
         let Made { labels, record } = made;
         self.counts.get_or_create(&labels).inc();
         // Under one lock, so that the journal has decisions in the order of their numbers.
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut book = locked(&self.book);
         let record = record.map(|record| Record { number: book.next, ..record });
         book.next += 1;
         if let Ok(record) = &record {

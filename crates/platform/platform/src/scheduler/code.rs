@@ -16,6 +16,8 @@ pub struct Code {
     pub user: u32,
     /// Its text or files.
     pub form: Form,
+    /// The directory in which it works: that of its files, or an empty one. It belongs to its user.
+    pub directory: PathBuf,
     /// Its server, if that is not Python's.
     pub server: Option<Server>,
 }
@@ -25,8 +27,8 @@ pub struct Code {
 pub enum Form {
     /// A text.
     Text(String),
-    /// A folder with the files of an archive, or a program, that its user can read.
-    Folder(PathBuf),
+    /// The files of an archive, or a program, in its directory.
+    Files,
 }
 
 /// The code cannot be loaded.
@@ -55,17 +57,17 @@ impl Shared {
             Err(error) => return Err(NoCode::Lost(error.to_string())),
         };
         let user = confine::user(number);
-        let form = match action.exec.binary || action.exec.is_blackbox() {
-            true => Form::Folder(self.folder(&action, user, text).await?),
-            false => Form::Text(text),
+        let (form, directory) = match action.exec.binary || action.exec.is_blackbox() {
+            true => (Form::Files, self.folder(&action, user, text).await?),
+            false => {
+                // It is made once for a user, so that this does not wait for the disk.
+                let directory = self.folders.ensure_empty(user);
+                (Form::Text(text), directory.map_err(|error| NoCode::Lost(error.to_string()))?)
+            }
         };
-        let folder = match &form {
-            Form::Folder(path) => Some(&**path),
-            Form::Text(_) => None,
-        };
-        let server = self.others.server(&action, folder);
+        let server = self.others.server(&action, &directory);
         let server = server.map_err(|none| NoCode::Lost(none.to_string()))?;
-        Ok((action, Arc::new(Code { user, form, server })))
+        Ok((action, Arc::new(Code { user, form, directory, server })))
     }
 
     async fn folder(&self, action: &Action, user: u32, code: String) -> Result<PathBuf, NoCode> {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use farfork_sys::sync::locked;
 
 /// Counts guards by key.
 #[derive(Debug)]
@@ -59,7 +61,7 @@ impl<K: Clone + Eq + Hash> KeyedCounter<K> {
 impl<K: Eq + Hash> KeyedCounter<K> {
     fn counts(&self) -> MutexGuard<'_, HashMap<K, usize>> {
         // Every step leaves the table valid.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.counts)
     }
 }
 

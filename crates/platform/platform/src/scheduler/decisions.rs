@@ -7,9 +7,10 @@
 //! Invariant: a new viewer gets each decision once, as a past or an upcoming one.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use farfork_policy::journal::Record;
+use farfork_sys::sync::locked;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
@@ -67,7 +68,7 @@ impl Default for Decisions {
 impl Decisions {
     /// Publishes a decision.
     pub fn publish(&self, record: &Record) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&self.kept);
         let published = Arc::new(Published {
             number: record.number,
             at_ms: record.at_ms,
@@ -87,7 +88,7 @@ impl Decisions {
 
     /// Subscribes a viewer.
     pub fn subscribe(&self) -> Subscription {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = locked(&self.kept);
         let mut past: Vec<_> = kept.last.values().flatten().cloned().collect();
         let upcoming = self.sender.subscribe();
         drop(kept);

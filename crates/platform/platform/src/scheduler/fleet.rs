@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfork_policy::occupant::OccupantId;
 use farfork_scheduler::{Fleet, NewInstance, Occupancy};
+use farfork_sys::sync::locked;
 use tokio::sync::Notify;
 
 use crate::api::Name;
@@ -24,6 +25,31 @@ pub struct SharedFleet {
 struct State {
     fleet: Fleet,
     owners: BTreeMap<u64, Owner>,
+    nodes: NodeNumbers,
+}
+
+/// Nodes have numbers in the order in which they are seen.
+#[derive(Debug, Default)]
+struct NodeNumbers {
+    names: Vec<String>,
+    numbers: BTreeMap<String, u32>,
+}
+
+impl NodeNumbers {
+    /// The number of a node, which gets one if it has none.
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    fn name(&self, number: u32) -> &str {
+        &self.names[number as usize]
+    }
 }
 
 /// The function of an instance.
@@ -66,7 +92,7 @@ pub struct FleetSlot {
 #[derive(Debug)]
 pub struct Leaving {
     fleet: Arc<SharedFleet>,
-    node: String,
+    node: u32,
     number: u64,
 }
 
@@ -74,40 +100,47 @@ impl SharedFleet {
     /// The state and the time.
     fn state(&self) -> (MutexGuard<'_, State>, u64) {
         // Every step leaves the tables valid.
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = locked(&self.state);
         // Read under the lock, so that times do not decrease.
         (state, self.clock.now_us())
     }
 
-    /// Adds an instance, which is busy at first.
-    pub fn add(self: &Arc<SharedFleet>, new: NewInstance<'_>, owner: Owner) -> FleetSlot {
-        let slot = FleetSlot { fleet: Arc::clone(self), id: new.id, node: new.node.to_owned() };
+    /// The number of a node.
+    pub fn number(&self, node: &str) -> u32 {
+        self.state().0.nodes.number(node)
+    }
+
+    /// Adds an instance, which is busy at first, on a node that has its number from [`SharedFleet::number`].
+    pub fn add(self: &Arc<SharedFleet>, new: NewInstance, owner: Owner) -> FleetSlot {
         let (mut state, _) = self.state();
         state.fleet.add(new);
         state.owners.insert(new.id, owner);
-        slot
+        let node = state.nodes.name(new.node).to_owned();
+        FleetSlot { fleet: Arc::clone(self), id: new.id, node }
     }
 
     /// All instances that have started.
     pub fn instances(&self) -> Vec<InstanceInfo> {
         let (state, _) = self.state();
-        let State { fleet, owners } = &*state;
-        let info = |(id, node, is_idle): (u64, &str, bool)| {
+        let State { fleet, owners, nodes } = &*state;
+        let info = |(id, node, is_idle): (u64, u32, bool)| {
             let function = owners.get(&id)?.function.clone();
-            Some(InstanceInfo { id, function, node: node.to_owned(), is_idle })
+            Some(InstanceInfo { id, function, node: nodes.name(node).to_owned(), is_idle })
         };
         fleet.instances().filter_map(info).collect()
     }
 
     /// The instances of a node.
     pub fn on(&self, node: &str) -> Occupancy {
-        let (state, now_us) = self.state();
+        let (mut state, now_us) = self.state();
+        let node = state.nodes.number(node);
         state.fleet.on(now_us, node)
     }
 
     /// Bytes on a node that could become free, of its instances.
     pub fn could_free(&self, node: &str) -> u64 {
-        let (state, now_us) = self.state();
+        let (mut state, now_us) = self.state();
+        let node = state.nodes.number(node);
         state.fleet.could_free(now_us, node)
     }
 
@@ -123,15 +156,17 @@ impl SharedFleet {
 
     /// Counts ghosts as ending, until the returned value is dropped.
     pub fn leaving(self: &Arc<Self>, node: &str, bytes: u64) -> Leaving {
-        let number = self.state().0.fleet.ghosts_leaving(node, bytes);
-        Leaving { fleet: Arc::clone(self), node: node.to_owned(), number }
+        let (mut state, _) = self.state();
+        let node = state.nodes.number(node);
+        let number = state.fleet.ghosts_leaving(node, bytes);
+        Leaving { fleet: Arc::clone(self), node, number }
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         let (mut state, now_us) = self.fleet.state();
-        state.fleet.ghosts_left(now_us, &self.node, self.number);
+        state.fleet.ghosts_left(now_us, self.node, self.number);
         drop(state);
         self.fleet.room.notify_waiters();
     }
@@ -176,6 +211,7 @@ mod tests {
                 evicted.fetch_add(1 << (8 * (id - 1)), Ordering::Relaxed);
             });
             let function = ["guest", "a"].map(|name| name.parse().unwrap()).into();
+            let node = fleet.number(node);
             fleet.add(NewInstance { id, node, bytes: 100, start_us: 7 }, Owner { function, evict })
         };
         let (first, second) = (place(1, "a"), place(2, "a"));

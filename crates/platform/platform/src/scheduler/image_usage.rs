@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use farfork_scheduler::{ImageStats, ImageUsage};
+use farfork_sys::sync::locked;
 
 use crate::clock::Clock;
 
@@ -39,7 +40,7 @@ impl SharedImageUsage {
     /// The state and the time.
     fn state(&self) -> (MutexGuard<'_, State>, u64) {
         // Every step leaves the tables valid.
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = locked(&self.state);
         // Read under the lock, so that times do not decrease.
         (state, self.clock.now_us())
     }

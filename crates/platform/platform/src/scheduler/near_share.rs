@@ -6,8 +6,9 @@
 //! ```
 //! The change runs beside the instance's calls: only calls that began with a share say something about it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use farfork_sys::sync::locked;
 use farfork_types::LocalShare;
 
 /// The share of one instance.
@@ -30,7 +31,7 @@ impl NearShare {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves it valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// The share that it has, as far as that is known.

@@ -1,9 +1,10 @@
 //! All functions, and what they share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use farfork_sys::sync::locked;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -106,7 +107,7 @@ impl Platform {
 
     fn functions(&self) -> MutexGuard<'_, HashMap<(Name, Name), Known>> {
         // Every step leaves the table valid.
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.functions)
     }
 
     /// Sends a call to the function of its action; retires an older version.

@@ -18,13 +18,13 @@ use crate::runtimes::Server;
 const KEPT: [&str; 3] = ["PATH", "LANG", "LC_ALL"];
 
 /// The body of `/init`. Beside OpenWhisk's `value` it has extensions: the confinement to enter
-/// before loading anything, unless the launch has done so, and the folder with the files of an
-/// archive, and descriptors to close.
+/// before loading anything, unless the launch has done so, the directory to work in, the folder with the files
+/// of an archive, which is the same, and descriptors to close.
 pub fn init(action: &Action, code: &Code, region_bytes: Option<u64>) -> Bytes {
     let main = action.exec.main.as_deref().unwrap_or("main");
     let (text, folder) = match &code.form {
         Form::Text(text) => (&**text, None),
-        Form::Folder(path) => ("", Some(path)),
+        Form::Files => ("", Some(&code.directory)),
     };
     let mut value = json!({
         "name": action.name,
@@ -49,6 +49,7 @@ pub fn init(action: &Action, code: &Code, region_bytes: Option<u64>) -> Bytes {
     encoded(&json!({
         "value": value,
         "confinement": confinement,
+        "directory": code.directory,
         "folder": folder,
         "close": close,
     }))
@@ -66,7 +67,7 @@ pub fn launch(code: &Code, server: &Server, region_bytes: Option<u64>) -> Bytes 
         "program": server.program,
         "arguments": server.arguments,
         "environment": environment,
-        "folder": server.folder,
+        "folder": code.directory,
     }))
 }
 

@@ -7,9 +7,10 @@
 //! An accepted call that has not begun is left to the next run.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use farfork_sys::sync::locked;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -60,7 +61,7 @@ impl Default for Running {
 impl Running {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves the table valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Begins a call, which may take `limit` to load its code and `limit` to run; `None` if it must

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farfork_scheduler::Turns;
+use farfork_sys::sync::locked;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -87,11 +88,6 @@ impl SharedTurns {
             receive(self.hold(next));
         }
     }
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Every step leaves it valid.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Turn {

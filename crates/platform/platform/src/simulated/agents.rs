@@ -15,7 +15,8 @@ use farfork_policy::Memory;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::settings::Growth;
 use farfork_scheduler::{
-    Advice, AgentGhost, Claim, GhostOrder, ImageSpec, Ledger, NodeId, PauseChange, USUAL_MB, Usage,
+    Advice, Claim, GhostOrder, GhostRef, ImageId, ImageSpec, Ledger, NodeId, PauseChange, USUAL_MB,
+    Usage,
 };
 
 /// Making a container, in microseconds: what an empty ghost saves.
@@ -68,7 +69,7 @@ pub enum Ghost {
 }
 
 /// An image, and what a ghost with it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GhostImage {
     /// The image.
     pub spec: ImageSpec,
@@ -133,9 +134,9 @@ impl Agents {
         }
     }
 
-    /// Whether ghosts are simulated. Without them the images of starts are not looked at.
-    pub fn has_ghosts(&self) -> bool {
-        self.has_ghosts
+    /// The image of this name that an instance starts of. Without ghosts it is not looked at, and has no number.
+    pub fn image(&mut self, name: &str) -> Option<ImageId> {
+        self.has_ghosts.then(|| self.ledger.image(name))
     }
 
     /// Makes the first ghosts.
@@ -305,16 +306,16 @@ impl Agents {
         if let Some(image) = image {
             let (taken, stale) = self.ledger.take_attached(node, image, now_us);
             self.stop(stale);
-            if let Some(name) = taken {
-                self.taken(&name);
+            if let Some(id) = taken {
+                self.taken(id);
                 return Ghost::Attached;
             }
         }
         let taken = self.ledger.take_empty(node, memory_mb, now_us);
         self.refill(node, memory_mb, now_us, advice);
         match taken {
-            Some(name) => {
-                self.taken(&name);
+            Some(id) => {
+                self.taken(id);
                 Ghost::Empty
             }
             None => Ghost::New,
@@ -335,7 +336,7 @@ impl Agents {
         }
         self.starting -= 1;
         if let Some((GhostImage { spec, ghost_bytes }, us, was_attached)) = clone {
-            self.ledger.record_start(node, &spec.name, us, was_attached);
+            self.ledger.record_start(node, spec.image, us, was_attached);
             let orders = self.ledger.order_attached(node, spec, pool, now_us, advice);
             self.order(node, orders, *ghost_bytes);
         }
@@ -358,7 +359,7 @@ impl Agents {
             bytes,
             withdrawn
                 .iter()
-                .filter_map(|ghost| self.gone(&ghost.name))
+                .filter_map(|ghost| self.ghosts.remove(&ghost.id))
                 .map(|(_, bytes)| bytes)
                 .sum(),
         )
@@ -371,8 +372,8 @@ impl Agents {
     }
 
     /// An image is removed: its ghosts end.
-    pub fn forget_image(&mut self, image: &str) {
-        if self.has_ghosts {
+    pub fn forget_image(&mut self, image: Option<ImageId>) {
+        if let Some(image) = image {
             let useless = self.ledger.forget_image(image);
             self.stop(useless);
         }
@@ -420,9 +421,9 @@ impl Agents {
         self.ghosts.insert(id, (node, bytes));
         self.ghost_bytes += bytes;
         self.changed(node, 0, bytes);
-        let ghost = AgentGhost { node, name: id.to_string() };
-        let useless = self.ledger.made(id, Some((&ghost, bytes)));
-        self.stop(useless);
+        if self.ledger.made(id, Some(bytes)) {
+            self.stop([GhostRef { node, id }]);
+        }
         self.next();
     }
 
@@ -436,21 +437,16 @@ impl Agents {
         }
     }
 
-    /// A ghost does not wait any more. Returns its node and bytes.
-    fn gone(&mut self, name: &str) -> Option<(NodeId, u64)> {
-        self.ghosts.remove(&name.parse().ok()?)
-    }
-
     /// A ghost has become an instance, whose memory is counted from now on.
-    fn taken(&mut self, name: &str) {
-        if let Some((node, bytes)) = self.gone(name) {
+    fn taken(&mut self, id: u64) {
+        if let Some((node, bytes)) = self.ghosts.remove(&id) {
             self.stopped(node, bytes);
         }
     }
 
-    fn stop(&mut self, ghosts: impl IntoIterator<Item = AgentGhost>) {
+    fn stop(&mut self, ghosts: impl IntoIterator<Item = GhostRef>) {
         for ghost in ghosts {
-            if let Some((node, bytes)) = self.gone(&ghost.name) {
+            if let Some((node, bytes)) = self.ghosts.remove(&ghost.id) {
                 self.later.push((STOP_US, Later::Stopped(node, bytes)));
             }
         }
@@ -508,7 +504,7 @@ mod tests {
             (1, EMPTY_BYTES)
         );
         let spec = ImageSpec {
-            name: "f:1".to_owned(),
+            image: agents.ledger.image("f:1"),
             cid: Cid::NIL,
             tiering: Tiering::Mow,
             memory_mb: USUAL_MB,
@@ -539,7 +535,7 @@ mod tests {
         pass(&mut agents, &mut due, at_us, at_us);
         let four = [(); 4].map(|()| agents.take(node, USUAL_MB, Some(&image.spec), at_us, &advice));
         assert_eq!((four[0], four[3]), (Ghost::Attached, Ghost::New), "{four:?}");
-        agents.forget_image("f:1");
+        agents.forget_image(Some(image.spec.image));
         pass(&mut agents, &mut due, at_us, at_us + 2_000_000);
         let empty = agents.ledger.waiting_empty(node, USUAL_MB);
         assert_eq!(agents.ghost_bytes(), empty * EMPTY_BYTES);

@@ -3,6 +3,7 @@
 //! ```text
 //!  scheduler ── Nodes ──► SimulatedNodes: budgets, images, freezes      one lock, no threads
 //!                            ├─ Agents, for the simulator: the platform's ledger, ghosts, pauses, promotion
+//!                            ├─ Processors, if starts and calls share them
 //!                            └─ Instance: an HTTP server on a pipe ──► Program: what is answered, and when
 //! ```
 //! Invariants:
@@ -12,6 +13,7 @@
 
 pub mod agents;
 mod nodes;
+pub mod processors;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -67,6 +69,10 @@ pub trait Program: Debug + Send + Sync {
     /// Answers a request to an instance's server, by a status and a document.
     fn answer(&self, instance: Arc<Instance>, path: String, body: Value)
     -> BoxFuture<(u16, Value)>;
+    /// For how long of a start it needs a processor, where those of a node are shared.
+    fn start_busy(&self, _: &Start, _was_attached: bool) -> Duration {
+        Duration::ZERO
+    }
     /// How long a checkpoint into an image takes; if not known, as long as each other.
     fn checkpoint(&self, _image: &str) -> Option<Duration> {
         None

@@ -2,16 +2,18 @@
 
 mod agents;
 mod instance;
+mod processors;
 mod state;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::NodeFacts;
+use farfork_sys::sync::locked;
 use farfork_types::wire::AddressRange;
 use farfork_types::{LocalShare, Tiering};
 use tokio::time::sleep;
@@ -60,7 +62,7 @@ impl SimulatedNodes {
     /// The state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         // Every step leaves the tables valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Takes the events.
@@ -168,7 +170,10 @@ impl Nodes for SimulatedNodes {
     fn nodes(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
         let state = self.state();
         match &state.agents {
-            Some(agents) => agents.ledger.node_facts(claim, image),
+            Some(agents) => {
+                let image = image.and_then(|name| agents.ledger.known_image(name));
+                agents.ledger.node_facts(claim, image)
+            }
             None => state.facts(),
         }
     }
@@ -329,6 +334,7 @@ impl Nodes for SimulatedNodes {
             Err(_) => Ghost::Empty,
         };
         let was_attached = ghost == Ghost::Attached;
+        let busy = self.program.start_busy(&start, was_attached);
         let (mut duration, mut took) = self.program.start(&start, was_attached);
         if ghost == Ghost::New {
             took.container = Duration::from_micros(MAKE_US);
@@ -343,7 +349,9 @@ impl Nodes for SimulatedNodes {
                     return Err(error);
                 }
             };
-            sleep(duration).await;
+            if let Some(whole) = nodes.starts(id, duration, busy).await {
+                (took.whole, took.restore) = (whole, whole.saturating_sub(took.container));
+            }
             nodes.has_started((id, &start), took.restore, was_attached);
             let (prints, is_watched, lacks_share) = {
                 let mut state = nodes.state();
@@ -461,7 +469,7 @@ impl Nodes for SimulatedNodes {
     fn remove_image(&self, image: &str) -> BoxFuture<Result<(), NodesError>> {
         let mut state = self.state();
         if let Some(agents) = &mut state.agents {
-            agents.forget_image(image);
+            agents.forget_image(agents.ledger.known_image(image));
             self.wait_for(agents.take_later());
         }
         state.images.remove(image);

@@ -66,6 +66,18 @@ async fn a_declared_tolerance_has_shares_decided() {
     assert!(!shares.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_declared_share_is_that_of_all_clones_whatever_the_policy() {
+    for policies in [json!({}), json!({"share": {"policy": "fixed", "local_permille": 900}})] {
+        let world = world(policies);
+        let share = json!([{"key": "local-share", "value": 300}]);
+        let shares = clones(&world, json!({"annotations": share})).await;
+        assert!(!shares.is_empty() && shares.iter().all(|share| *share == 300), "{shares:?}");
+        assert_eq!(asked(&world), Vec::<Value>::new(), "no policy is asked");
+        assert_eq!(changes(&world), []);
+    }
+}
+
 /// The calls that were made with a share, as the last question about the function had them.
 fn learnt(world: &World, permille: u64) -> u64 {
     let asked = asked(world);

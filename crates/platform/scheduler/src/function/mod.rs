@@ -33,7 +33,7 @@ use crate::scaling::{NoRoom, Scaling};
 use imaging::Imaging;
 pub use imaging::{AfterNotMade, Due, History, ImageState, NotMade, NotStarted};
 use shares::Shares;
-pub use shares::Sharing;
+pub use shares::{Declared, Sharing};
 use tiers::{SeenMemory, Tiers};
 
 /// Duration of a start without an image, until one was measured.

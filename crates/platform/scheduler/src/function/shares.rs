@@ -27,8 +27,24 @@ const MINUTES: u64 = 60;
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     profiled: Vec<Cell>,
-    tolerance_permille: Option<u64>,
+    declared: Declared,
     bins: BTreeMap<u64, Bin>,
+}
+
+/// What a function's owner has declared about shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// By how much calls may be slower than with all memory near, in thousandths.
+    pub tolerance_permille: Option<u64>,
+    /// The share of all instances: no policy is asked.
+    pub share: Option<LocalShare>,
+}
+
+impl Declared {
+    /// Whether there is anything.
+    pub fn is_any(&self) -> bool {
+        *self != Declared::default()
+    }
 }
 
 /// Arguments of about one size.
@@ -156,6 +172,9 @@ impl Shares {
         about: &dyn Display,
         advice: &impl Advice,
     ) -> LocalShare {
+        if let Some(share) = self.declared.share {
+            return share;
+        }
         let facts = self.facts(now_us, payload_bytes);
         self.decided(facts.payload_bytes, advice.decide(about, &facts))
     }
@@ -169,6 +188,9 @@ impl Shares {
         about: &dyn Display,
         advice: &impl Advice,
     ) -> LocalShare {
+        if let Some(share) = self.declared.share {
+            return share;
+        }
         let payload_bytes = self.bin(payload_bytes);
         let bin = self.bins.entry(payload_bytes).or_default();
         if let Some(current) = bin.current.filter(|_| bin.unasked < AGAIN) {
@@ -201,7 +223,7 @@ impl Shares {
         ShareFacts {
             payload_bytes,
             current_permille: bin.current.unwrap_or(ALL),
-            tolerance_permille: self.tolerance_permille,
+            tolerance_permille: self.declared.tolerance_permille,
             arrivals_per_hour: bin.arrivals.per_hour(now_us),
             profiled: self.profiled.clone(),
             observed: bin.seen.iter().map(cell).collect(),
@@ -221,14 +243,9 @@ impl Function {
         self
     }
 
-    /// Shares are decided from now on, or not any more, and within this tolerance if the owner has declared one.
-    pub fn decide_shares(
-        &mut self,
-        are_decided: bool,
-        profiled: Vec<Cell>,
-        tolerance_permille: Option<u64>,
-    ) {
-        let shares = Shares { tolerance_permille, ..Shares::new(profiled) };
+    /// Shares are decided from now on, or not any more, by what the owner has declared if it has declared anything.
+    pub fn decide_shares(&mut self, are_decided: bool, profiled: Vec<Cell>, declared: Declared) {
+        let shares = Shares { declared, ..Shares::new(profiled) };
         self.shares = are_decided.then(|| Box::new(shares));
     }
 
@@ -394,7 +411,7 @@ mod tests {
         }
         let of = Sharing { payload_bytes: 5, share: share(1), can_shrink: true };
         let mut without = function();
-        without.decide_shares(false, Vec::new(), None);
+        without.decide_shares(false, Vec::new(), Declared::default());
         assert_eq!(without.share_change(7, of, &Asked::default()), None);
     }
 

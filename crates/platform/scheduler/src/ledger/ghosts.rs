@@ -14,6 +14,7 @@ use farfork_policy::occupant::OccupantId;
 
 use super::{Ledger, NodeId, Occupant};
 use crate::claim::ImageSpec;
+use crate::images::ImageId;
 use crate::stock::{Stock, guessed_bytes};
 
 /// After ghosts were evicted for an instance, none are made on its node for this long: it is still
@@ -21,10 +22,10 @@ use crate::stock::{Stock, guessed_bytes};
 const NONE_US: u64 = 1_000_000;
 
 /// What ghosts of a stock are.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// They wait with the image of this name.
-    Attached(String),
+    /// They wait with this image.
+    Attached(ImageId),
     /// They are empty, with this limit of memory in megabytes.
     Empty(u64),
 }
@@ -32,28 +33,28 @@ pub(super) enum Kind {
 pub(super) type StockKey = (NodeId, Kind);
 
 /// A ghost, from the decision to make it until it is taken or stopped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ghost {
     pub key: StockKey,
     /// The image that it is made with.
     pub image: Option<ImageSpec>,
-    /// The agent's name of it, once it waits.
-    pub name: Option<String>,
+    /// Whether it is made.
+    pub waits: bool,
 }
 
-/// A ghost as its agent knows it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AgentGhost {
+/// A ghost that waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GhostRef {
     /// Its node.
     pub node: NodeId,
-    /// The agent's name of it.
-    pub name: String,
+    /// Its number, that of the order to make it.
+    pub id: u64,
 }
 
 impl Ledger {
     pub(super) fn stocks_on(&self, node: NodeId) -> impl Iterator<Item = (&StockKey, &Stock)> {
         // The least of all kinds.
-        let first = (node, Kind::Attached(String::new()));
+        let first = (node, Kind::Attached(ImageId::FIRST));
         self.stocks.range(first..).take_while(move |((other, _), _)| *other == node)
     }
 
@@ -67,8 +68,8 @@ impl Ledger {
     }
 
     /// How many ghosts with this image wait.
-    pub fn waiting_with(&self, node: NodeId, image: &str) -> u64 {
-        self.waiting(&(node, Kind::Attached(image.to_owned())))
+    pub fn waiting_with(&self, node: NodeId, image: ImageId) -> u64 {
+        self.waiting(&(node, Kind::Attached(image)))
     }
 
     /// The ghosts that wait on a node, as candidates for eviction.
@@ -80,13 +81,9 @@ impl Ledger {
         self.stocks_on(node).flat_map(|(_, stock)| stock.idle(now_us)).collect()
     }
 
-    /// The agent's names of the ghosts that wait on a node.
-    pub fn ghost_names(&self, node: NodeId) -> impl Iterator<Item = &str> {
-        let ids = self.stocks_on(node).flat_map(|(_, stock)| &stock.waiting);
-        ids.filter_map(|id| match self.occupants.get(id)? {
-            Occupant::Ghost(ghost) => ghost.name.as_deref(),
-            Occupant::Instance(_) => None,
-        })
+    /// The numbers of the ghosts that wait on a node.
+    pub fn ghosts_on(&self, node: NodeId) -> impl Iterator<Item = u64> {
+        self.stocks_on(node).flat_map(|(_, stock)| &stock.waiting).copied()
     }
 
     /// Counts a ghost that waits from now on.
@@ -96,7 +93,7 @@ impl Ledger {
             Kind::Attached(_) => here.attached_ghosts += 1,
             Kind::Empty(_) => here.empty_ghosts += 1,
         }
-        *self.waiting.entry(kind.clone()).or_default().entry(node.index()).or_default() += 1;
+        *self.waiting.entry(*kind).or_default().entry(node.index()).or_default() += 1;
     }
 
     fn waits_no_more(&mut self, (node, kind): &StockKey) {
@@ -117,15 +114,15 @@ impl Ledger {
         }
     }
 
-    /// Removes ghosts, which do not wait any more, from the table; returns those that their agents have.
-    pub(super) fn remove(&mut self, ids: impl IntoIterator<Item = u64>) -> Vec<AgentGhost> {
+    /// Removes ghosts, which do not wait any more, from the table; returns those that were made.
+    pub(super) fn remove(&mut self, ids: impl IntoIterator<Item = u64>) -> Vec<GhostRef> {
         let mut removed = Vec::new();
         for id in ids {
             let Some(Occupant::Ghost(ghost)) = self.occupants.remove(&id) else { continue };
-            let node = ghost.key.0;
-            let Some(name) = ghost.name else { continue };
-            self.waits_no_more(&ghost.key);
-            removed.push(AgentGhost { node, name });
+            if ghost.waits {
+                self.waits_no_more(&ghost.key);
+                removed.push(GhostRef { node: ghost.key.0, id });
+            }
         }
         removed
     }
@@ -137,11 +134,11 @@ impl Ledger {
         node: NodeId,
         ids: &[OccupantId],
         now_us: u64,
-    ) -> (Vec<AgentGhost>, u64) {
+    ) -> (Vec<GhostRef>, u64) {
         let (mut withdrawn, mut bytes) = (Vec::new(), 0);
         for id in ids.iter().filter_map(OccupantId::as_ghost) {
             let Some(Occupant::Ghost(ghost)) = self.occupants.get(&id) else { continue };
-            if ghost.key.0 != node || ghost.name.is_none() {
+            if ghost.key.0 != node || !ghost.waits {
                 continue;
             }
             if let Some(stock) = self.stocks.get_mut(&ghost.key) {
@@ -156,59 +153,62 @@ impl Ledger {
         (withdrawn, bytes)
     }
 
-    /// Takes a waiting empty ghost; returns the agent's name of it.
-    pub fn take_empty(&mut self, node: NodeId, memory_mb: u64, now_us: u64) -> Option<String> {
+    /// Takes a waiting empty ghost; returns its number.
+    pub fn take_empty(&mut self, node: NodeId, memory_mb: u64, now_us: u64) -> Option<u64> {
         let key = self.empty_stock(node, memory_mb);
         let stock = self.stocks.get_mut(&key)?;
         stock.arrivals.add(now_us);
         let taken = stock.waiting.pop()?;
-        self.remove([taken]).pop().map(|ghost| ghost.name)
+        self.remove([taken]).pop().map(|ghost| ghost.id)
     }
 
-    /// Takes a waiting ghost with an image; returns the agent's name of it. Also returns ghosts to be
+    /// Takes a waiting ghost with an image; returns its number. Also returns ghosts to be
     /// stopped because the image has changed.
     pub fn take_attached(
         &mut self,
         node: NodeId,
         image: &ImageSpec,
         now_us: u64,
-    ) -> (Option<String>, Vec<AgentGhost>) {
-        let key = (node, Kind::Attached(image.name.clone()));
+    ) -> (Option<u64>, Vec<GhostRef>) {
+        let key = (node, Kind::Attached(image.image));
         let stock = self.stocks.entry(key).or_insert_with(|| Stock::new(Some(image)));
         let mut stale = Vec::new();
         if stock.image.as_ref() != Some(image) {
             stale.append(&mut stock.waiting);
             stock.bytes = guessed_bytes(image);
-            stock.image = Some(image.clone());
+            stock.image = Some(*image);
         }
         stock.arrivals.add(now_us);
         let taken = stock.waiting.pop();
-        let taken = self.remove(taken).pop().map(|ghost| ghost.name);
+        let taken = self.remove(taken).pop().map(|ghost| ghost.id);
         (taken, self.remove(stale))
     }
 
     /// Records the duration of a start, in an attached or an empty ghost.
-    pub fn record_start(&mut self, node: NodeId, image: &str, took_us: u64, was_attached: bool) {
-        if let Some(stock) = self.stocks.get_mut(&(node, Kind::Attached(image.to_owned()))) {
+    pub fn record_start(&mut self, node: NodeId, image: ImageId, took_us: u64, was_attached: bool) {
+        if let Some(stock) = self.stocks.get_mut(&(node, Kind::Attached(image))) {
             stock.started(took_us, was_attached);
         }
     }
 
     /// Forgets an image that is removed; returns its ghosts, to be stopped.
-    pub fn forget_image(&mut self, image: &str) -> Vec<AgentGhost> {
-        self.forget(|(_, kind)| matches!(kind, Kind::Attached(name) if name == image))
+    pub fn forget_image(&mut self, image: ImageId) -> Vec<GhostRef> {
+        self.images.forget(image);
+        self.forget(|(_, kind)| *kind == Kind::Attached(image))
     }
 
-    /// Forgets the ghosts of a node, which are gone.
-    pub fn forget_ghosts(&mut self, node: NodeId) {
-        self.forget(|(other, kind)| *other == node && matches!(kind, Kind::Attached(_)));
+    /// Forgets the ghosts of a node, which are gone; returns those that waited.
+    pub fn forget_ghosts(&mut self, node: NodeId) -> Vec<GhostRef> {
+        let mut gone =
+            self.forget(|(other, kind)| *other == node && matches!(kind, Kind::Attached(_)));
         let here = self.stocks.iter_mut().filter(|((other, _), _)| *other == node);
-        let gone: Vec<u64> = here.flat_map(|(_, stock)| stock.waiting.drain(..)).collect();
-        self.remove(gone);
+        let empty: Vec<u64> = here.flat_map(|(_, stock)| stock.waiting.drain(..)).collect();
+        gone.extend(self.remove(empty));
+        gone
     }
 
     /// Forgets stocks with all of their ghosts; returns those that wait.
-    fn forget(&mut self, is_it: impl Fn(&StockKey) -> bool) -> Vec<AgentGhost> {
+    fn forget(&mut self, is_it: impl Fn(&StockKey) -> bool) -> Vec<GhostRef> {
         self.stocks.retain(|key, _| !is_it(key));
         let of_it = self.occupants.iter().filter_map(|(id, occupant)| match occupant {
             Occupant::Ghost(ghost) if is_it(&ghost.key) => Some(*id),

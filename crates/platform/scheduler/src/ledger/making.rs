@@ -1,13 +1,15 @@
 //! Making ghosts in advance, and stopping those that are not wanted any more.
 
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use farfork_policy::Memory;
 
-use super::ghosts::{AgentGhost, Ghost, Kind, StockKey};
+use super::ghosts::{Ghost, GhostRef, Kind, StockKey};
 use super::{Ledger, NodeId, Occupant};
 use crate::advice::Advice;
 use crate::claim::ImageSpec;
+use crate::images::Images;
 use crate::stock::Stock;
 
 /// The default memory limit of actions, in megabytes. Empty ghosts with it always wait.
@@ -32,13 +34,14 @@ pub struct GhostOrder {
 /// What a decision about a stock is about.
 struct About<'a> {
     node: &'a str,
-    kind: &'a Kind,
+    kind: Kind,
+    images: &'a Images,
 }
 
 impl fmt::Display for About<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Attached(image) => write!(f, "{image} on {}", self.node),
+            Kind::Attached(image) => write!(f, "{} on {}", self.images.name(image), self.node),
             Kind::Empty(memory_mb) => write!(f, "{}/{memory_mb}", self.node),
         }
     }
@@ -53,9 +56,9 @@ impl Ledger {
 
     /// Decides how many ghosts of a stock should wait.
     fn wanted(&self, key: &StockKey, pool: Memory, now_us: u64, advice: &impl Advice) -> usize {
-        let (node, kind) = key;
-        let memory = self.memory(*node);
-        let about = About { node: &self.nodes[node.index()].name, kind };
+        let (node, kind) = *key;
+        let memory = self.memory(node);
+        let about = About { node: &self.nodes[node.index()].name, kind, images: &self.images };
         let Some(stock) = self.stocks.get(key) else { return 0 };
         let wanted = match kind {
             Kind::Empty(_) => advice.decide(&about, &stock.empty_facts(memory, now_us)),
@@ -78,11 +81,11 @@ impl Ledger {
         let Some(stock) = self.stocks.get_mut(key) else { return Vec::new() };
         let lacking = (wanted as u64).saturating_sub(stock.waiting.len() as u64 + stock.making);
         stock.making += lacking;
-        let (image, bytes) = (stock.image.clone(), stock.bytes);
+        let (image, bytes) = (stock.image, stock.bytes);
         let bytes = image.is_some().then_some(bytes);
         let one = |ledger: &mut Ledger| {
             let id = ledger.new_number();
-            let ghost = Ghost { key: key.clone(), image: image.clone(), name: None };
+            let ghost = Ghost { key: *key, image, waits: false };
             ledger.occupants.insert(id, Occupant::Ghost(ghost));
             GhostOrder { id, bytes }
         };
@@ -92,10 +95,10 @@ impl Ledger {
     /// The stock of empty ghosts with this limit, which exists from now on.
     pub(super) fn empty_stock(&mut self, node: NodeId, memory_mb: u64) -> StockKey {
         let key = (node, Kind::Empty(memory_mb));
-        if !self.stocks.contains_key(&key) {
-            self.stocks.insert(key.clone(), Stock::new(None));
+        if let Entry::Vacant(vacant) = self.stocks.entry(key) {
+            vacant.insert(Stock::new(None));
             if memory_mb != USUAL_MB {
-                self.unusual.insert(key.clone());
+                self.unusual.insert(key);
             }
         }
         key
@@ -126,7 +129,7 @@ impl Ledger {
         now_us: u64,
         advice: &impl Advice,
     ) -> Vec<GhostOrder> {
-        let key = (node, Kind::Attached(image.name.clone()));
+        let key = (node, Kind::Attached(image.image));
         // A change of the image is seen at the next start.
         let is_it = self.stocks.get(&key).is_some_and(|stock| stock.image.as_ref() == Some(image));
         if !is_it || !self.may_make(node, now_us) {
@@ -168,29 +171,30 @@ impl Ledger {
         self.nodes[node.index()].set_aside_bytes > 0
     }
 
-    /// A ghost was made, with the agent's name and its bytes, or not. Returns the ghost if it is to be
-    /// stopped because it is not wanted any more.
-    pub fn made(&mut self, id: u64, made: Option<(&AgentGhost, u64)>) -> Option<AgentGhost> {
-        let to_stop = || made.map(|(ghost, _)| ghost.clone());
-        let Some(Occupant::Ghost(ghost)) = self.occupants.get_mut(&id) else { return to_stop() };
-        let Some(stock) = self.stocks.get_mut(&ghost.key) else { return to_stop() };
+    /// A ghost was made, of so many bytes, or not. Returns whether it is to be stopped, because it is not wanted any
+    /// more.
+    pub fn made(&mut self, id: u64, bytes: Option<u64>) -> bool {
+        let Some(Occupant::Ghost(ghost)) = self.occupants.get_mut(&id) else {
+            return bytes.is_some();
+        };
+        let Some(stock) = self.stocks.get_mut(&ghost.key) else { return bytes.is_some() };
         stock.making = stock.making.saturating_sub(1);
         let is_wanted = stock.image == ghost.image;
-        let Some((agents, bytes)) = made.filter(|_| is_wanted) else {
+        let Some(seen_bytes) = bytes.filter(|_| is_wanted) else {
             self.occupants.remove(&id);
-            return to_stop();
+            return bytes.is_some();
         };
-        ghost.name = Some(agents.name.clone());
-        stock.bytes = bytes;
+        ghost.waits = true;
+        stock.bytes = seen_bytes;
         stock.waiting.push(id);
-        let key = ghost.key.clone();
+        let key = ghost.key;
         self.waits(&key);
-        None
+        false
     }
 
     /// Removes ghosts that are not wanted any more: those of unused kinds, and surplus ones at intervals
     /// and, with an image, at once where memory is short. Returns them, to be stopped.
-    pub fn surplus(&mut self, pool: Memory, now_us: u64, advice: &impl Advice) -> Vec<AgentGhost> {
+    pub fn surplus(&mut self, pool: Memory, now_us: u64, advice: &impl Advice) -> Vec<GhostRef> {
         let mut ids = self.unused(now_us);
         let is_time = now_us.saturating_sub(self.trimmed_us) >= TRIM_US;
         if is_time {
@@ -214,7 +218,7 @@ impl Ledger {
     /// The stocks of empty ghosts, in the order of nodes.
     fn empty_stocks(&self) -> Vec<StockKey> {
         let on = |node| self.stocks.range((node, Kind::Empty(0))..=(node, Kind::Empty(u64::MAX)));
-        self.ids().flat_map(on).map(|(key, _)| key.clone()).collect()
+        self.ids().flat_map(on).map(|(key, _)| *key).collect()
     }
 
     /// The stocks with an image of which ghosts wait, in the order of nodes. For others, of which there may be very many,
@@ -222,11 +226,10 @@ impl Ledger {
     fn waiting_attached(&self) -> Vec<StockKey> {
         // Those with images are first.
         let kinds = self.waiting.range(..Kind::Empty(0));
-        let nodes = kinds.flat_map(|(kind, nodes)| nodes.keys().map(move |node| (*node, kind)));
-        let mut nodes: Vec<(usize, &Kind)> = nodes.collect();
+        let nodes = kinds.flat_map(|(kind, nodes)| nodes.keys().map(move |node| (*node, *kind)));
+        let mut nodes: Vec<(usize, Kind)> = nodes.collect();
         nodes.sort_unstable();
-        let key =
-            |(node, kind): (usize, &Kind)| Some((NodeId(u32::try_from(node).ok()?), kind.clone()));
+        let key = |(node, kind): (usize, Kind)| Some((NodeId(u32::try_from(node).ok()?), kind));
         nodes.into_iter().filter_map(key).collect()
     }
 

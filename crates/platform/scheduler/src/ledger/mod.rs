@@ -32,11 +32,12 @@ use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 
 use crate::claim::{Claim, Usage};
+use crate::images::{ImageId, Images};
 use crate::instance::Instance;
 use crate::node::{Node, NodeLoad, Reading};
 use crate::numbers::ByNumber;
 use crate::stock::Stock;
-pub use ghosts::AgentGhost;
+pub use ghosts::GhostRef;
 use ghosts::{Ghost, Kind, StockKey};
 pub use instances::{PauseChange, Promotion};
 pub use making::{GhostOrder, USUAL_MB};
@@ -75,6 +76,7 @@ pub struct Ledger {
     node_memory_bytes: u64,
     growth: Growth,
     occupants: ByNumber<Occupant>,
+    images: Images,
     stocks: BTreeMap<StockKey, Stock>,
     /// How many ghosts of a kind wait on which nodes, by their index.
     waiting: BTreeMap<Kind, BTreeMap<usize, u64>>,
@@ -124,6 +126,7 @@ impl Ledger {
             node_memory_bytes,
             growth,
             occupants: ByNumber::default(),
+            images: Images::default(),
             stocks: BTreeMap::new(),
             waiting: BTreeMap::new(),
             unusual: BTreeSet::new(),
@@ -152,6 +155,16 @@ impl Ledger {
     /// The name of a node.
     pub fn name(&self, node: NodeId) -> &str {
         &self.nodes[node.index()].name
+    }
+
+    /// The image of this name, until it is [forgotten](Ledger::forget_image).
+    pub fn image(&mut self, name: &str) -> ImageId {
+        self.images.add(name)
+    }
+
+    /// The image of this name, if anything is known of it.
+    pub fn known_image(&self, name: &str) -> Option<ImageId> {
+        self.images.find(name)
     }
 
     /// All nodes, by name.
@@ -288,7 +301,7 @@ impl Ledger {
 
     /// The nodes that answer, as facts for an instance with this claim, of this image or the base
     /// image.
-    pub fn node_facts(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
+    pub fn node_facts(&self, claim: Claim, image: Option<ImageId>) -> Vec<NodeFacts> {
         let named = |facts: NodeFacts| {
             let number = facts.node.number();
             let name = &self.nodes[number as usize].name;
@@ -298,7 +311,7 @@ impl Ledger {
     }
 
     /// The same without names, where decisions are not written down.
-    pub fn numbered_facts(&self, claim: Claim, image: Option<&str>) -> Vec<NodeFacts> {
+    pub fn numbered_facts(&self, claim: Claim, image: Option<ImageId>) -> Vec<NodeFacts> {
         let answering = self.ids().filter(|node| self.answers(*node));
         answering.map(|node| self.facts(node, claim, image)).collect()
     }
@@ -308,12 +321,12 @@ impl Ledger {
     /// its kind has. None if no node answers. `None` if all have to be compared: what an instance needs depends on the node.
     ///
     /// [`NearestGhost`]: farfork_policy::placement::NearestGhost
-    pub fn likeliest(&self, claim: Claim, image: Option<&str>) -> Option<Vec<NodeFacts>> {
+    pub fn likeliest(&self, claim: Claim, image: Option<ImageId>) -> Option<Vec<NodeFacts>> {
         if self.growth.overcommits() {
             return None;
         }
         let best_with = |kind| self.nodes.best_of(self.waiting.get(&kind)?);
-        let attached = image.and_then(|image| best_with(Kind::Attached(image.to_owned())));
+        let attached = image.and_then(|image| best_with(Kind::Attached(image)));
         let empty = best_with(Kind::Empty(claim.memory_mb));
         let mut best: Vec<usize> =
             [attached, empty, self.nodes.best()].into_iter().flatten().collect();
@@ -325,7 +338,7 @@ impl Ledger {
         best.into_iter().map(facts).collect()
     }
 
-    fn facts(&self, node: NodeId, claim: Claim, image: Option<&str>) -> NodeFacts {
+    fn facts(&self, node: NodeId, claim: Claim, image: Option<ImageId>) -> NodeFacts {
         let here = &self.nodes[node.index()];
         // Most nodes have no ghosts of most kinds, and need not be looked up.
         let attached = image.filter(|_| here.attached_ghosts > 0);

@@ -8,7 +8,7 @@ use farfork_policy::growth::{AllAtOnce, OneByOne};
 use farfork_policy::placement::NodeFacts;
 use farfork_policy::settings::Growth;
 use farfork_policy::{Memory, Policies, Question, Settings};
-use farfork_scheduler::{Advice, AgentGhost, Claim, ImageSpec, Ledger, NodeId, Usage};
+use farfork_scheduler::{Advice, Claim, ImageId, ImageSpec, Ledger, NodeId, Usage};
 use farfork_types::Tiering;
 
 pub const FREE: Memory = Memory { used_bytes: 0, budget_bytes: 1 << 40 };
@@ -65,13 +65,14 @@ pub fn used(ledger: &Ledger) -> Vec<u64> {
     facts(ledger).iter().map(|node| node.memory.used_bytes >> 20).collect()
 }
 
-pub fn image(cid: u128) -> ImageSpec {
-    let (name, tiering) = ("guest/f".to_owned(), Tiering::Mow);
-    ImageSpec { name, cid: format!("{cid:032x}").parse().unwrap(), tiering, memory_mb: 128 }
+/// The image of the only function that has one.
+pub fn f(ledger: &mut Ledger) -> ImageId {
+    ledger.image("guest/f")
 }
 
-pub fn agents(node: NodeId, name: &str) -> AgentGhost {
-    AgentGhost { node, name: name.to_owned() }
+pub fn image(ledger: &mut Ledger, cid: u128) -> ImageSpec {
+    let (image, cid) = (f(ledger), format!("{cid:032x}").parse().unwrap());
+    ImageSpec { image, cid, tiering: Tiering::Mow, memory_mb: 128 }
 }
 
 /// The default policies, which note what decisions are about.

@@ -3,9 +3,9 @@
 use farfork_policy::Memory;
 use farfork_policy::admission::Idle;
 use farfork_policy::occupant::OccupantId;
-use farfork_scheduler::{AgentGhost, GhostOrder, Ledger, NodeId, USUAL_MB};
+use farfork_scheduler::{GhostOrder, GhostRef, Ledger, NodeId, USUAL_MB};
 
-use crate::bed::{Default, FREE, agents, image, ledger, node, one_by_one};
+use crate::bed::{Default, FREE, image, ledger, node, one_by_one};
 
 const S: u64 = 1_000_000;
 const FULL: Memory = Memory { used_bytes: 95, budget_bytes: 100 };
@@ -17,19 +17,22 @@ fn two() -> (Ledger, NodeId) {
     (ledger, a)
 }
 
-/// Makes what was ordered, with these names.
-fn make(ledger: &mut Ledger, node: NodeId, orders: &[GhostOrder], bytes: u64, names: &[&str]) {
-    assert_eq!(orders.len(), names.len());
-    for (order, name) in orders.iter().zip(names) {
-        assert_eq!(ledger.made(order.id, Some((&agents(node, name), bytes))), None);
-    }
+/// Makes what was ordered.
+fn make(ledger: &mut Ledger, orders: &[GhostOrder], bytes: u64) {
+    assert!(orders.iter().all(|order| !ledger.made(order.id, Some(bytes))));
+}
+
+/// The ghosts of these orders.
+fn refs(node: NodeId, orders: &[GhostOrder]) -> Vec<GhostRef> {
+    orders.iter().map(|order| GhostRef { node, id: order.id }).collect()
 }
 
 /// Four starts of an image that each took 100 ms and would take 100 us in a ghost with it.
 fn used(ledger: &mut Ledger, node: NodeId, now_us: u64) {
+    let f = image(ledger, 1);
     for _ in 0..4 {
-        ledger.take_attached(node, &image(1), now_us);
-        ledger.record_start(node, "guest/f", 100_000, false);
+        ledger.take_attached(node, &f, now_us);
+        ledger.record_start(node, f.image, 100_000, false);
     }
 }
 
@@ -40,17 +43,16 @@ fn surplus_empty_ghosts_of_a_burst_are_stopped() {
     let first = order(&mut ledger, 0);
     assert_eq!((first.len(), first[0].bytes), (1, None));
     assert_eq!(order(&mut ledger, 0), [], "it is being made");
-    make(&mut ledger, a, &first, 400 << 10, &["x"]);
-    assert_eq!(ledger.take_empty(a, USUAL_MB, 0).as_deref(), Some("x"));
+    make(&mut ledger, &first, 400 << 10);
+    assert_eq!(ledger.take_empty(a, USUAL_MB, 0), Some(first[0].id));
     (0..4).for_each(|_| assert_eq!(ledger.take_empty(a, USUAL_MB, 0), None));
     let burst = order(&mut ledger, 0);
-    let names = ["p", "q", "r", "s", "t", "u"];
-    make(&mut ledger, a, &burst, 400 << 10, &names);
-    assert_eq!(ledger.ghost_names(a).collect::<Vec<_>>(), names);
+    make(&mut ledger, &burst, 400 << 10);
+    let ids: Vec<u64> = burst.iter().map(|order| order.id).collect();
+    assert_eq!((ids.len(), ledger.ghosts_on(a).collect::<Vec<_>>()), (6, ids));
     assert_eq!(ledger.surplus(FREE, 31 * S, &advice), [], "it may come again");
     let surplus = ledger.surplus(FREE, 91 * S, &advice);
-    let expected: Vec<AgentGhost> = names[1..].iter().map(|name| agents(a, name)).collect();
-    assert_eq!((surplus, ledger.waiting_empty(a, USUAL_MB)), (expected, 1));
+    assert_eq!((surplus, ledger.waiting_empty(a, USUAL_MB)), (refs(a, &burst[1..]), 1));
     let only = ledger.idle_ghosts(a, 91 * S);
     let id = OccupantId::ghost(burst[0].id);
     let (bytes, saves_us, uses_per_hour) = (400 << 10, 30_000, 5);
@@ -58,7 +60,7 @@ fn surplus_empty_ghosts_of_a_burst_are_stopped() {
     let ids = [id, OccupantId::instance(burst[0].id + 1), OccupantId::ghost(99)];
     let b = node(&ledger, "b");
     assert_eq!(ledger.withdraw(b, &ids, 91 * S), (vec![], 0), "it is not there");
-    assert_eq!(ledger.withdraw(a, &ids, 91 * S), (vec![agents(a, "p")], 400 << 10));
+    assert_eq!(ledger.withdraw(a, &ids, 91 * S), (refs(a, &burst[..1]), 400 << 10));
     assert_eq!(ledger.withdraw(a, &ids, 91 * S), (vec![], 0));
     assert_eq!(order(&mut ledger, 91 * S), [], "the room is for an instance");
     assert_eq!(ledger.order_empty(b, USUAL_MB, 91 * S, &advice).len(), 1);
@@ -73,39 +75,39 @@ fn empty_ghosts_with_unusual_limits_are_stopped_when_none_was_taken_for_long() {
     assert_eq!(ledger.take_empty(a, 64, 0), None);
     let orders = ledger.order_empty(a, 64, 0, &advice);
     assert_eq!(orders.len(), 2);
-    make(&mut ledger, a, &orders[..1], 1, &["x"]);
+    make(&mut ledger, &orders[..1], 1);
     assert_eq!((ledger.status(a).empty_ghosts, ledger.waiting_empty(a, 64)), (1, 1));
     assert_eq!(ledger.surplus(FREE, 601 * S, &advice), [], "one is being made");
-    assert_eq!(ledger.made(orders[1].id, None), None);
+    assert!(!ledger.made(orders[1].id, None));
     assert_eq!(ledger.surplus(FREE, 599 * S, &advice), []);
-    assert_eq!(ledger.surplus(FREE, 600 * S, &advice), [agents(a, "x")]);
-    assert_eq!(ledger.made(orders[0].id, Some((&agents(a, "x"), 1))), Some(agents(a, "x")));
+    assert_eq!(ledger.surplus(FREE, 600 * S, &advice), refs(a, &orders[..1]));
+    assert!(ledger.made(orders[0].id, Some(1)), "it is not known any more");
 }
 
 #[test]
 fn as_many_wait_as_bursts_take_if_that_saves_enough() {
     let ((mut ledger, a), advice) = (two(), Default::new());
-    let (b, f) = (node(&ledger, "b"), image(1));
+    let (b, f) = (node(&ledger, "b"), image(&mut ledger, 1));
     let order = |ledger: &mut Ledger| ledger.order_attached(a, &f, FREE, 0, &advice);
     assert_eq!(order(&mut ledger), [], "it was never started");
     ledger.take_attached(a, &f, 0);
     assert_eq!(order(&mut ledger), [], "the saving is not known");
     assert!(advice.about.borrow().is_empty(), "without anything to decide");
     (0..3).for_each(|_| drop(ledger.take_attached(a, &f, 0)));
-    ledger.record_start(a, "guest/f", 100_000, false);
+    ledger.record_start(a, f.image, 100_000, false);
     let orders = order(&mut ledger);
     assert_eq!((orders.len(), orders[0].bytes), (4, Some(3 << 20)));
     assert_eq!(*advice.about.borrow(), ["attached-ghosts guest/f on a"]);
     assert_eq!(order(&mut ledger), [], "they are being made");
-    make(&mut ledger, a, &orders[..2], 4 << 20, &["x", "y"]);
-    assert_eq!(ledger.made(orders[2].id, None), None);
-    assert_eq!((ledger.waiting_with(a, "guest/f"), ledger.status(a).attached_ghosts), (2, 2));
-    assert_eq!(ledger.take_attached(a, &f, 0), (Some("y".to_owned()), vec![]));
+    make(&mut ledger, &orders[..2], 4 << 20);
+    assert!(!ledger.made(orders[2].id, None));
+    assert_eq!((ledger.waiting_with(a, f.image), ledger.status(a).attached_ghosts), (2, 2));
+    assert_eq!(ledger.take_attached(a, &f, 0), (Some(orders[1].id), vec![]));
     assert_eq!(ledger.take_attached(b, &f, 0).0, None, "it is another node's");
     // One is being made, one waits, and five were taken at once.
     assert_eq!(order(&mut ledger).len(), 3);
     // If they save nothing, none are made.
-    (0..40).for_each(|_| ledger.record_start(a, "guest/f", 1_000_000, true));
+    (0..40).for_each(|_| ledger.record_start(a, f.image, 1_000_000, true));
     assert_eq!(order(&mut ledger), []);
 }
 
@@ -113,8 +115,9 @@ fn as_many_wait_as_bursts_take_if_that_saves_enough() {
 fn waiting_ghosts_can_be_evicted_by_their_worth() {
     let ((mut ledger, a), advice) = (two(), Default::new());
     used(&mut ledger, a, 0);
-    let orders = ledger.order_attached(a, &image(1), FREE, 0, &advice);
-    make(&mut ledger, a, &orders[..2], 4 << 20, &["x", "y"]);
+    let f = image(&mut ledger, 1);
+    let orders = ledger.order_attached(a, &f, FREE, 0, &advice);
+    make(&mut ledger, &orders[..2], 4 << 20);
     let idle = |order: &GhostOrder| Idle {
         id: OccupantId::ghost(order.id),
         bytes: 4 << 20,
@@ -124,42 +127,43 @@ fn waiting_ghosts_can_be_evicted_by_their_worth() {
     assert_eq!(ledger.idle_ghosts(a, 0), [idle(&orders[0]), idle(&orders[1])]);
     let ids = [OccupantId::ghost(orders[1].id), OccupantId::ghost(orders[2].id)];
     let withdrawn = ledger.withdraw(a, &ids, 0);
-    assert_eq!(withdrawn, (vec![agents(a, "y")], 4 << 20), "the other is being made");
-    assert_eq!(ledger.waiting_with(a, "guest/f"), 1);
+    assert_eq!(withdrawn, (refs(a, &orders[1..2]), 4 << 20), "the other is being made");
+    assert_eq!(ledger.waiting_with(a, f.image), 1);
 }
 
 #[test]
 fn ghosts_with_an_old_image_are_stopped() {
     let ((mut ledger, a), advice) = (two(), Default::new());
     used(&mut ledger, a, 0);
-    let old = ledger.order_attached(a, &image(1), FREE, 0, &advice);
-    make(&mut ledger, a, &old[..1], 4 << 20, &["x"]);
-    assert_eq!(ledger.take_attached(a, &image(2), 0), (None, vec![agents(a, "x")]));
-    let late = agents(a, "late");
-    assert_eq!(ledger.made(old[1].id, Some((&late, 1))), Some(late.clone()), "it has the old one");
-    assert_eq!(
-        ledger.order_attached(a, &image(1), FREE, 0, &advice),
-        [],
-        "no instance is started of it"
-    );
+    let [was, is] = [1, 2].map(|cid| image(&mut ledger, cid));
+    let old = ledger.order_attached(a, &was, FREE, 0, &advice);
+    make(&mut ledger, &old[..1], 4 << 20);
+    assert_eq!(ledger.take_attached(a, &is, 0), (None, refs(a, &old[..1])));
+    assert!(ledger.made(old[1].id, Some(1)), "it has the old one");
+    let none = ledger.order_attached(a, &was, FREE, 0, &advice);
+    assert_eq!(none, [], "no instance is started of it");
     // Two with the old image are still being made, and five were taken at once.
-    let new = ledger.order_attached(a, &image(2), FREE, 0, &advice);
+    let new = ledger.order_attached(a, &is, FREE, 0, &advice);
     assert_eq!((new.len(), new[0].bytes), (3, Some(3 << 20)));
-    make(&mut ledger, a, &new[..1], 4 << 20, &["new"]);
-    assert_eq!(ledger.forget_image("guest/g"), []);
-    assert_eq!(ledger.forget_image("guest/f"), [agents(a, "new")]);
+    make(&mut ledger, &new[..1], 4 << 20);
+    let g = ledger.image("guest/g");
+    assert_eq!(ledger.forget_image(g), []);
+    assert_eq!(ledger.forget_image(is.image), refs(a, &new[..1]));
+    assert_eq!(ledger.known_image("guest/f"), None);
     assert!(!ledger.set_aside(new[1].id, 1), "it is not wanted any more");
-    assert_eq!(ledger.made(new[1].id, Some((&late, 1))), Some(late));
-    assert_eq!(ledger.made(new[2].id, None), None);
+    assert!(ledger.made(new[1].id, Some(1)));
+    assert!(!ledger.made(new[2].id, None));
     assert_eq!(ledger.status(a).attached_ghosts, 0);
 }
 
 #[test]
 fn surplus_attached_ghosts_go_after_a_while_and_at_once_where_memory_is_short() {
     let ((mut ledger, a), advice) = (two(), Default::new());
+    let f = image(&mut ledger, 1);
     let make_all = |ledger: &mut Ledger, now_us| {
-        let orders = ledger.order_attached(a, &image(1), FREE, now_us, &advice);
-        make(ledger, a, &orders, 4 << 20, &["w", "x", "y", "z"]);
+        let orders = ledger.order_attached(a, &f, FREE, now_us, &advice);
+        assert_eq!(orders.len(), 4);
+        make(ledger, &orders, 4 << 20);
     };
     used(&mut ledger, a, 0);
     make_all(&mut ledger, 0);
@@ -176,18 +180,18 @@ fn surplus_attached_ghosts_go_after_a_while_and_at_once_where_memory_is_short() 
     assert_eq!(ledger.surplus(FREE, 61 * S, &advice).len(), 4, "the burst was long ago");
     used(&mut ledger, a, 61 * S);
     make_all(&mut ledger, 61 * S);
-    ledger.forget_ghosts(a);
-    assert_eq!((ledger.waiting_with(a, "guest/f"), ledger.status(a).attached_ghosts), (0, 0));
-    assert_eq!(ledger.ghost_names(a).count(), 0);
+    assert_eq!(ledger.forget_ghosts(a).len(), 4);
+    assert_eq!((ledger.waiting_with(a, f.image), ledger.status(a).attached_ghosts), (0, 0));
+    assert_eq!(ledger.ghosts_on(a).count(), 0);
 }
 
 #[test]
 fn ghosts_of_a_lost_node_are_forgotten_and_made_anew() {
     let ((mut ledger, a), advice) = (two(), Default::new());
     let orders = ledger.order_empty(a, USUAL_MB, 0, &advice);
-    make(&mut ledger, a, &orders, 1, &["x"]);
+    make(&mut ledger, &orders, 1);
     ledger.record_usage(a, None);
-    ledger.forget_ghosts(a);
+    assert_eq!(ledger.forget_ghosts(a), refs(a, &orders));
     assert_eq!(ledger.order_empty(a, USUAL_MB, 0, &advice), [], "it does not answer");
     ledger.record_usage(a, Some(&[].into()));
     assert_eq!(ledger.order_empty(a, USUAL_MB, 0, &advice).len(), 1);

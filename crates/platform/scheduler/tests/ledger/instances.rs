@@ -24,10 +24,11 @@ fn set_aside_memory_counts_until_released() {
 fn check_set_aside(mut ledger: Ledger) {
     let (a, advice) = (node(&ledger, "a"), Default::new());
     // Ghosts to be made: one was wanted at each of four moments.
-    ledger.take_attached(a, &image(1), 0);
-    ledger.record_start(a, "guest/f", 100_000_000, false);
-    (0..3).for_each(|_| drop(ledger.take_attached(a, &image(1), 0)));
-    let ghosts = ledger.order_attached(a, &image(1), FREE, 0, &advice);
+    let f = image(&mut ledger, 1);
+    ledger.take_attached(a, &f, 0);
+    ledger.record_start(a, f.image, 100_000_000, false);
+    (0..3).for_each(|_| drop(ledger.take_attached(a, &f, 0)));
+    let ghosts = ledger.order_attached(a, &f, FREE, 0, &advice);
     let [ghost, other, ..] = ghosts[..] else { panic!("{ghosts:?}") };
     let idle = ledger.reserve(a, claim(300)).unwrap();
     ledger.started(idle, 7);

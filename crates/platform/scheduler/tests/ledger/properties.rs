@@ -8,11 +8,11 @@ use farfork_policy::growth::{Demand, GrowthFacts, Worker};
 use farfork_policy::occupant::OccupantId;
 use farfork_policy::placement::{NearestGhost, NodeFacts, PlacementFacts};
 use farfork_policy::settings::Growth;
-use farfork_scheduler::{AgentGhost, Claim, Ledger, NodeId, USUAL_MB, Usage};
+use farfork_scheduler::{Claim, GhostRef, ImageId, Ledger, NodeId, USUAL_MB, Usage};
 use farfork_types::LocalShare;
 use proptest::prelude::*;
 
-use crate::bed::{Default, FREE, agents, all_at_once, image, ledger, one_by_one};
+use crate::bed::{Default, FREE, all_at_once, f, image, ledger, one_by_one};
 
 /// A call. Instances and ghosts are chosen by their place among those that exist.
 #[derive(Clone, Debug)]
@@ -142,12 +142,10 @@ struct Bed {
     set_aside: BTreeMap<u64, (usize, u64)>,
     /// Ghosts that were ordered, and are neither made nor failed.
     making: Vec<(u64, usize)>,
-    /// Names and nodes of ghosts that wait.
-    waiting: BTreeMap<String, usize>,
-    /// Names of ghosts that were taken, stopped or are gone.
-    ended: BTreeSet<String>,
-    /// Bytes of ghosts, as they are counted: per stock, so not known to the scan.
-    names: u64,
+    /// Ghosts that wait, and their nodes.
+    waiting: BTreeMap<u64, usize>,
+    /// Ghosts that were taken, stopped or are gone.
+    ended: BTreeSet<u64>,
 }
 
 impl Bed {
@@ -166,7 +164,6 @@ impl Bed {
             making: Vec::new(),
             waiting: BTreeMap::new(),
             ended: BTreeSet::new(),
-            names: 0,
         }
     }
 
@@ -243,16 +240,16 @@ impl Bed {
     }
 
     /// Ghosts end once, and only those that wait.
-    fn end(&mut self, ghosts: &[AgentGhost]) {
+    fn end(&mut self, ghosts: &[GhostRef]) {
         for ghost in ghosts {
-            let node = self.waiting.remove(&ghost.name);
+            let node = self.waiting.remove(&ghost.id);
             assert_eq!(node, self.nodes.iter().position(|node| *node == ghost.node), "{ghost:?}");
-            assert!(self.ended.insert(ghost.name.clone()), "{ghost:?} ended before");
+            assert!(self.ended.insert(ghost.id), "{ghost:?} ended before");
         }
     }
 
-    fn take(&mut self, node: usize, name: Option<String>) {
-        let ghost = name.map(|name| agents(self.nodes[node], &name));
+    fn take(&mut self, node: usize, id: Option<u64>) {
+        let ghost = id.map(|id| GhostRef { node: self.nodes[node], id });
         self.end(ghost.as_slice());
     }
 
@@ -400,9 +397,9 @@ impl Bed {
                 self.take(node, taken);
             }
             Step::TakeAttached { node, cid } => {
-                let (taken, stale) =
-                    self.ledger.take_attached(self.nodes[node], &image(cid), now_us);
-                self.ledger.record_start(self.nodes[node], "guest/f", 400_000, taken.is_some());
+                let (image, node_id) = (image(&mut self.ledger, cid), self.nodes[node]);
+                let (taken, stale) = self.ledger.take_attached(node_id, &image, now_us);
+                self.ledger.record_start(node_id, image.image, 400_000, taken.is_some());
                 self.take(node, taken);
                 self.end(&stale);
             }
@@ -412,13 +409,8 @@ impl Bed {
                 self.making.extend(orders.iter().map(|order| (order.id, node)));
             }
             Step::OrderAttached { node, cid } => {
-                let orders = self.ledger.order_attached(
-                    self.nodes[node],
-                    &image(cid),
-                    FREE,
-                    now_us,
-                    &advice,
-                );
+                let (image, node_id) = (image(&mut self.ledger, cid), self.nodes[node]);
+                let orders = self.ledger.order_attached(node_id, &image, FREE, now_us, &advice);
                 self.making.extend(orders.iter().map(|order| (order.id, node)));
             }
             Step::SetAside(which, mb) => {
@@ -437,13 +429,10 @@ impl Bed {
             }
             Step::Made(which, mb) if !self.making.is_empty() => {
                 let (id, node) = self.making.swap_remove(which % self.making.len());
-                self.names += 1;
-                let ghost = agents(self.nodes[node], &format!("agent-{}", self.names));
-                let made = mb.map(|mb| (&ghost, mb << 20));
-                let refused = self.ledger.made(id, made);
-                assert!(refused.is_none() || mb.is_some());
-                if mb.is_some() && refused.is_none() {
-                    self.waiting.insert(ghost.name, node);
+                let is_useless = self.ledger.made(id, mb.map(|mb| mb << 20));
+                assert!(!is_useless || mb.is_some());
+                if mb.is_some() && !is_useless {
+                    self.waiting.insert(id, node);
                 }
             }
             Step::Withdraw { node, which } => {
@@ -459,20 +448,21 @@ impl Bed {
                 self.end(&surplus);
             }
             Step::ForgetImage => {
-                let useless = self.ledger.forget_image("guest/f");
+                let image = f(&mut self.ledger);
+                let useless = self.ledger.forget_image(image);
                 self.end(&useless);
             }
             Step::ForgetGhosts(node) => {
-                self.ledger.forget_ghosts(self.nodes[node]);
-                let gone = self.waiting.extract_if(.., |_, other| *other == node);
-                self.ended.extend(gone.map(|(name, _)| name));
+                let gone = self.ledger.forget_ghosts(self.nodes[node]);
+                self.end(&gone);
+                assert!(self.waiting.values().all(|other| *other != node));
             }
             _ => {}
         }
     }
 
     /// A placement decides the same for the likeliest nodes as for all.
-    fn check_likeliest(&self, claim: Claim, image: Option<&str>) {
+    fn check_likeliest(&self, claim: Claim, image: Option<ImageId>) {
         let all = self.ledger.numbered_facts(claim, image);
         let Some(likeliest) = self.ledger.likeliest(claim, image) else {
             return assert!(self.growth.overcommits());
@@ -491,10 +481,11 @@ impl Bed {
     /// The ledger's sums are those of a scan.
     fn check(&mut self) {
         let claim = Claim { memory_mb: 100, expected_bytes: Some(30 << 20) };
-        let facts = self.ledger.node_facts(claim, Some("guest/f"));
+        let [f, g] = ["guest/f", "guest/g"].map(|name| self.ledger.image(name));
+        let facts = self.ledger.node_facts(claim, Some(f));
         for memory_mb in [64, USUAL_MB] {
             let claim = Claim { memory_mb, ..claim };
-            for image in [None, Some("guest/f"), Some("guest/g")] {
+            for image in [None, Some(f), Some(g)] {
                 self.check_likeliest(claim, image);
             }
         }
@@ -508,9 +499,9 @@ impl Bed {
             assert_eq!(self.ledger.is_crowded(node), self.is_crowded(index));
             let ghosts = status.empty_ghosts + status.attached_ghosts;
             let waiting = self.waiting.iter().filter(|(_, other)| **other == index);
-            let waiting: BTreeSet<&str> = waiting.map(|(name, _)| name.as_str()).collect();
+            let waiting: BTreeSet<u64> = waiting.map(|(id, _)| *id).collect();
             assert_eq!(ghosts, waiting.len() as u64);
-            assert_eq!(self.ledger.ghost_names(node).collect::<BTreeSet<_>>(), waiting);
+            assert_eq!(self.ledger.ghosts_on(node).collect::<BTreeSet<_>>(), waiting);
             let aside = self.set_aside.values().any(|(other, _)| *other == index);
             assert_eq!(self.ledger.has_set_aside(node), aside);
             if let Some(GrowthFacts { memory, idle_bytes, workers }) =

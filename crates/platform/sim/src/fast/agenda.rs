@@ -30,7 +30,7 @@ pub enum Event {
     Promoted(u64),
     /// An instance was idle for as long as it may be.
     Expired(u64),
-    /// Calls on a node may have had the processors for as long as they need, if none has begun or ended since a change.
+    /// Work on a node may have had the processors for as long as it needs, if none has begun or ended since a change.
     Processors(u32, u64),
     /// Something that the agents wait for.
     Agents(Later),

@@ -2,6 +2,7 @@
 
 use farfork_platform::api::StartKind;
 use farfork_platform::simulated::agents::{Ghost, GhostImage, MAKE_US};
+use farfork_platform::simulated::processors::NO_LIMIT;
 use farfork_scheduler::{
     AboutToRest, Due, History, ImageSpec, ImageState, NoRoom, NotMade, RestEffect, Sharing,
     StartOrder,
@@ -12,6 +13,7 @@ use super::Watch;
 use super::agenda::{Event, Link};
 use super::calls::Call;
 use super::machine::{HOPS, LIMIT_US, Machine, Step};
+use super::pauses::OnProcessors;
 use super::task::{Message, Task};
 use super::world::{Around, Instance};
 use crate::profile::BASE_US;
@@ -180,7 +182,8 @@ impl<W: Watch> Machine<'_, W> {
     }
 
     fn remove_image(&mut self, function: u32) {
-        self.world.remove_image(function, &self.tasks[function as usize].image_name);
+        let image = self.tasks[function as usize].image.take();
+        self.world.remove_image(function, image);
         self.wait_for_agents();
         self.changed();
     }
@@ -240,8 +243,19 @@ impl<W: Watch> Machine<'_, W> {
         match load_us {
             None => self.run_call(id, number),
             Some(us) if us > LIMIT_US => self.work(id, LIMIT_US, Event::CallEnded(id, false)),
-            Some(us) => self.work(id, us, Event::Loaded(id)),
+            Some(us) => self.load(id, us),
         }
+    }
+
+    /// An instance begins to load its code.
+    fn load(&mut self, id: u64, us: u64) {
+        let Some(function) = self.world.instances.get(&id).map(|one| one.function) else { return };
+        if self.processors.is_empty() {
+            return self.work(id, us, Event::Loaded(id));
+        }
+        let busy_us = self.functions[function as usize].behaviour.load_busy_us(us);
+        let (rest_us, since_us) = (us - busy_us, self.now_us);
+        self.share_processors(id, OnProcessors { busy_us, rest_us, since_us }, Event::Loaded(id));
     }
 
     /// An instance has loaded its code, and runs its call.
@@ -289,7 +303,11 @@ impl<W: Watch> Machine<'_, W> {
         let left_us = LIMIT_US - since_us.map_or(0, |us| self.now_us - us).min(LIMIT_US);
         match self.processors.is_empty() {
             true => self.work(id, run_us.min(left_us), Event::CallEnded(id, run_us <= left_us)),
-            false => self.share_processors(id, run_us),
+            false => {
+                let since_us = since_us.unwrap_or(self.now_us);
+                let all = OnProcessors { busy_us: run_us, rest_us: 0, since_us };
+                self.share_processors(id, all, Event::CallEnded(id, true));
+            }
         }
     }
 
@@ -335,7 +353,7 @@ impl<W: Watch> Machine<'_, W> {
         let now_us = self.now_us;
         for _ in 0..self.state(function).lacking(now_us) {
             let task = &mut self.tasks[function as usize];
-            let around = Around { world: &self.world, now_us, image_name: &task.image_name };
+            let around = Around { world: &self.world, now_us, image: task.image };
             match task.state.start(now_us, &around, &self.advice) {
                 Ok(order) => self.start_on(function, &order),
                 Err(no_room) => return self.make_room(no_room),
@@ -367,6 +385,7 @@ impl<W: Watch> Machine<'_, W> {
             held: Held::default(),
             call: None,
             loaded_us: None,
+            start_since_us: None,
             run_since_us: None,
             work: None,
             is_paused: false,
@@ -390,14 +409,33 @@ impl<W: Watch> Machine<'_, W> {
         let Some(one) = self.world.instances.get(&id) else { return };
         let copies = one.kind == StartKind::Clone;
         let (bytes, took_us) = (if copies { one.held.near_bytes } else { 0 }, one.took_us);
-        self.transfer(Link::Pool, bytes, took_us, Event::Started(id));
+        if !self.processors.is_empty()
+            && let Some(one) = self.world.instances.get_mut(&id)
+        {
+            one.start_since_us = Some(self.now_us);
+        }
+        self.transfer_of_start(Link::Pool, bytes, took_us, id);
+    }
+
+    /// An instance's start goes on for so long, without others on a link.
+    pub fn go_on_starting(&mut self, id: u64, us: u64) {
+        let Some(one) = self.world.instances.get(&id) else { return };
+        if self.processors.is_empty() {
+            return self.agenda.add(self.timer(self.now_us, us), Event::Started(id));
+        }
+        // Making a container needs none.
+        let behaviour = &self.functions[one.function as usize].behaviour;
+        let busy_us = behaviour.start_busy_us(one.kind, one.restore_us).min(us);
+        let part = OnProcessors { busy_us, rest_us: us - busy_us, since_us: NO_LIMIT };
+        self.share_processors(id, part, Event::Started(id));
     }
 
     /// An instance starts in a ghost, or in a container that is made for it.
     fn take_ghost(&mut self, id: u64, order: &StartOrder) {
+        let Some(one) = self.world.instances.get(&id) else { return };
+        let (function, tiering) = (one.function, one.tiering);
+        let image = self.image(function, tiering);
         let Some(one) = self.world.instances.get_mut(&id) else { return };
-        let tiering = one.tiering.filter(|_| self.world.agents.has_ghosts());
-        let image = spec(&self.tasks[one.function as usize], tiering);
         let ghost = self.world.agents.take(
             one.node,
             order.claim.memory_mb,
@@ -418,20 +456,42 @@ impl<W: Watch> Machine<'_, W> {
         self.wait_for_agents();
     }
 
+    /// The image of a clone with this tiering policy, if ghosts may have it.
+    fn image(&mut self, function: u32, tiering: Option<Tiering>) -> Option<ImageSpec> {
+        let (task, tiering) = (&mut self.tasks[function as usize], tiering?);
+        if task.image.is_none() {
+            task.image = self.world.agents.image(&task.image_name);
+        }
+        let memory_mb = task.state.claim().memory_mb;
+        Some(ImageSpec { image: task.image?, cid: Cid::NIL, tiering, memory_mb })
+    }
+
     /// A start has ended well.
     pub fn started(&mut self, id: u64) {
+        self.start_took(id);
         let Some(function) = self.world.started(id) else { return };
         let at = (self.now_us, self.world.pool());
-        let Some(one) = self.world.instances.get(&id) else { return };
         let ghost_bytes = self.functions[function as usize].behaviour.footprint.clone_bytes;
-        let tiering = one.tiering.filter(|_| self.world.agents.has_ghosts());
-        let spec = spec(&self.tasks[function as usize], tiering);
+        let tiering = self.world.instances.get(&id).and_then(|one| one.tiering);
+        let spec = self.image(function, tiering);
+        let Some(one) = self.world.instances.get(&id) else { return };
         let image = spec.map(|spec| GhostImage { spec, ghost_bytes });
         let was_attached = one.kind == StartKind::Ghost;
         let clone = image.as_ref().map(|image| (image, one.restore_us, was_attached));
         self.world.agents.started(one.node, clone, at, &self.advice);
         self.wait_for_agents();
         self.send(function, Message::Started(id));
+    }
+
+    /// A start that shares processors takes as long as it has taken.
+    fn start_took(&mut self, id: u64) {
+        let now_us = self.now_us;
+        let Some(one) = self.world.instances.get_mut(&id) else { return };
+        let Some(since_us) = one.start_since_us.take() else { return };
+        one.work = None;
+        let make_us = one.took_us - one.restore_us;
+        one.took_us = now_us - since_us;
+        one.restore_us = one.took_us.saturating_sub(make_us);
     }
 
     /// The share of near memory of the instance that was ordered last, and the arguments that it is for.
@@ -487,12 +547,4 @@ impl<W: Watch> Machine<'_, W> {
             }
         }
     }
-}
-
-/// The image of a clone with this tiering policy. Images have their functions' names, so that no other id is needed.
-fn spec(task: &Task, tiering: Option<Tiering>) -> Option<ImageSpec> {
-    let memory_mb = task.state.claim().memory_mb;
-    let spec =
-        |tiering| ImageSpec { name: task.image_name.clone(), cid: Cid::NIL, tiering, memory_mb };
-    tiering.map(spec)
 }

@@ -10,14 +10,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farfork_platform::simulated::processors::Processors;
+
 use super::agenda::{Event, Link};
-use super::processors::Processors;
 
 /// What follows a transfer.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
     /// Something happens after the rest.
     Event(Event),
+    /// The instance's start goes on.
+    Start,
     /// The instance's call goes on, without others on the link. At its time limit it leaves the link.
     Run {
         /// When that is.
@@ -28,7 +31,7 @@ pub enum Then {
 /// A transfer that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// Its instance, if it is that of a run.
+    /// Its instance, if it is that of a start or a run.
     pub instance: u64,
     /// How long the rest takes.
     pub rest_us: u64,
@@ -139,7 +142,7 @@ impl Links {
 impl Then {
     fn until_us(self) -> Option<u64> {
         match self {
-            Then::Event(_) => None,
+            Then::Event(_) | Then::Start => None,
             Then::Run { until_us } => Some(until_us),
         }
     }

@@ -16,6 +16,7 @@ use std::mem::take;
 use farfork_platform::api::StartKind;
 use farfork_platform::scheduler::MOST_CALLS;
 use farfork_platform::simulated::agents::{Later, STOP_US};
+use farfork_platform::simulated::processors::{Ended, Processors};
 use farfork_policy::occupant::OccupantId;
 use farfork_scheduler::{NodeId, Reclaim, relief};
 
@@ -23,7 +24,6 @@ use super::advice::Advisor;
 use super::agenda::{Agenda, Event};
 use super::calls::{Call, Calls, Open};
 use super::links::Links;
-use super::processors::Processors;
 use super::task::{Message, Task};
 use super::world::World;
 use super::{Finish, Function, Watch};
@@ -61,6 +61,8 @@ enum Item {
     Agents(Later),
     /// Evicted ghosts have ended.
     GhostsLeft(NodeId, u64, u64),
+    /// Work on a node may have had the processors for as long as it needs, if none has begun or ended since a change.
+    Processors(u32, u64),
     /// The memory of nodes is looked at.
     Relief,
     /// The pool is looked at.
@@ -80,6 +82,8 @@ pub enum Step {
     Answer(u64, bool),
     /// An instance's checkpoint begins, for which it has prepared.
     Checkpoint(u64),
+    /// An instance's work goes on that has had the processors for as long as it needs.
+    Rest(u64),
     /// An instance is frozen, unless it has work by now.
     Freeze(u64),
 }
@@ -101,7 +105,7 @@ pub struct Machine<'a, W> {
     queue: VecDeque<Item>,
     /// Functions that wait for room, in the order in which they began to.
     waiters: BTreeMap<u64, u32>,
-    /// Processors of each node, if calls share them.
+    /// Processors of each node, if starts and calls share them.
     pub processors: Vec<Processors>,
     /// Bandwidth of the pool and of far memory.
     pub links: Links,
@@ -202,10 +206,7 @@ impl<'a, W: Watch> Machine<'a, W> {
                 }
                 Event::Relief => Some((place, Item::Relief)),
                 Event::Reclaim => Some((place, Item::Reclaim)),
-                Event::Processors(node, change) => {
-                    self.processors_are_due(place, node, change);
-                    None
-                }
+                Event::Processors(node, change) => Some((place, Item::Processors(node, change))),
                 // Functions know when their instances end.
                 Event::Expired(_) => None,
                 // A function sets its timer each time that it acts.
@@ -220,31 +221,54 @@ impl<'a, W: Watch> Machine<'a, W> {
         self.queue.extend(self.due.drain(..).map(|(_, item)| item));
     }
 
-    /// Calls on a node may have had the processors for as long as they need.
-    fn processors_are_due(&mut self, place: u64, node: u32, change: u64) {
+    /// Work on a node may have had the processors for as long as it needs. Those that have it act after what is in the queue.
+    fn processors_are_due(&mut self, node: u32, change: u64) {
         let Some(node_processors) = self.processors.get_mut(node as usize) else { return };
         if !node_processors.is_current(change) {
             return;
         }
-        for ended in node_processors.ended(self.now_us, LIMIT_US) {
-            let one = self.world.instances.get(&ended.instance);
-            let call = one.and_then(|one| Some((one.call?, one.run_since_us?)));
-            if let Some((open, began_us)) =
-                call.and_then(|(call, began_us)| Some((self.calls.get_mut(call)?, began_us)))
-            {
-                open.run_us = self.now_us - began_us;
-            }
-            let answer = Step::Answer(ended.instance, ended.is_well);
-            self.due.push((place, Item::After(HOPS, answer)));
+        for Ended { instance, is_well, .. } in node_processors.ended(self.now_us, LIMIT_US) {
+            let work = self.world.instances.get(&instance).and_then(|one| one.work);
+            let Some(work) = work else { continue };
+            let item = match work.event {
+                _ if !is_well => {
+                    self.has_run(instance);
+                    Item::After(HOPS, Step::Answer(instance, false))
+                }
+                _ if work.rest_us > 0 => Item::After(0, Step::Rest(instance)),
+                Event::Started(_) => Item::Started(instance),
+                Event::Loaded(_) => Item::After(2 * HOPS, Step::Loaded(instance)),
+                _ => {
+                    self.has_run(instance);
+                    Item::After(HOPS, Step::Answer(instance, true))
+                }
+            };
+            self.queue.push_back(item);
         }
         self.wait_for_processors(node);
     }
 
-    /// Looks at a node's processors again when the next call has had enough of them.
+    /// An instance has run its call, for as long as that has taken with others on its processors.
+    fn has_run(&mut self, instance: u64) {
+        let one = self.world.instances.get(&instance);
+        let Some((call, began_us)) = one.and_then(|one| Some((one.call?, one.run_since_us?)))
+        else {
+            return;
+        };
+        if let Some(open) = self.calls.get_mut(call) {
+            open.run_us = self.now_us - began_us;
+        }
+    }
+
+    /// Looks at a node's processors again when the next work has had enough of them.
     pub fn wait_for_processors(&mut self, node: u32) {
         let due = self.processors.get(node as usize).and_then(|one| one.due(LIMIT_US));
-        if let Some((at_us, change)) = due {
-            self.agenda.add(self.on_grid(at_us), Event::Processors(node, change));
+        let Some((at_us, change)) = due else { return };
+        let at_us = self.on_grid(at_us);
+        // What is over already has no timer.
+        match at_us > self.now_us {
+            true => self.agenda.add(at_us, Event::Processors(node, change)),
+            false => self.queue.push_back(Item::Processors(node, change)),
         }
     }
 
@@ -279,11 +303,11 @@ impl<'a, W: Watch> Machine<'a, W> {
                 Item::GhostsLeft(node, number, bytes) => {
                     self.world.agents.stopped(node, bytes);
                     self.wait_for_agents();
-                    let name = self.world.agents.ledger.name(node);
-                    self.world.fleet.ghosts_left(self.now_us, name, number);
+                    self.world.fleet.ghosts_left(self.now_us, node.number(), number);
                     self.changed();
                     self.room();
                 }
+                Item::Processors(node, change) => self.processors_are_due(node, change),
                 Item::Relief => {
                     self.agenda.add(self.now_us + RELIEF_US, Event::Relief);
                     self.relieve();
@@ -307,6 +331,7 @@ impl<'a, W: Watch> Machine<'a, W> {
             Step::Receive(id) => self.receive(id),
             Step::Loaded(id) => self.loaded(id),
             Step::Answer(id, is_well) => self.call_ended(id, is_well),
+            Step::Rest(id) => self.rest_of_work(id),
             Step::Checkpoint(id) => self.begin_checkpoint(id),
             Step::Freeze(id) => {
                 self.world.agents.ledger.freeze(id);
@@ -351,7 +376,9 @@ impl<'a, W: Watch> Machine<'a, W> {
         self.owners[*owner as usize] -= 1;
         let waited_us = self.now_us - since_us;
         let of_start = start.map_or(0, |start| behaviour.slack_us(start, |us| self.slack_us(us)));
-        let slack_us = self.slack_us(run_us) + of_start;
+        // Where processors are shared, no timer is one of a start or a run alone.
+        let slack_us =
+            if self.processors.is_empty() { self.slack_us(run_us) + of_start } else { 0 };
         let latency_us = match start {
             // A call may have waited less than a start takes: the start had begun for another one.
             Some(_) => waited_us.saturating_sub(slack_us).max(run_us),
@@ -428,8 +455,7 @@ impl<'a, W: Watch> Machine<'a, W> {
         }
         let (bytes, held) = self.world.agents.withdraw(node, ids, self.now_us);
         if bytes > 0 {
-            let name = self.world.agents.ledger.name(node);
-            let number = self.world.fleet.ghosts_leaving(name, bytes);
+            let number = self.world.fleet.ghosts_leaving(node.number(), bytes);
             let at_us = self.timer(self.now_us, STOP_US);
             self.agenda.add(at_us, Event::GhostsLeft(node, number, held));
         }

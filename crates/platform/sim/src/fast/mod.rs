@@ -21,7 +21,6 @@ mod links;
 mod machine;
 pub(crate) mod paper;
 mod pauses;
-mod processors;
 mod task;
 mod transfers;
 mod world;
@@ -36,7 +35,7 @@ use crate::error::SimError;
 use crate::profile::{Behaviour, Profiles, behaviours};
 use crate::run::{Ended, Record, duration_us};
 use crate::series::Series;
-use crate::settings::{Scheduling, Settings, fits, supported};
+use crate::settings::{Scheduling, Settings, fits, processors, supported};
 use crate::trace::{Request, Trace};
 pub use calls::Call;
 use machine::Machine;
@@ -111,12 +110,13 @@ pub fn run(
         let Request { arrival_us, function, payload_bytes, .. } = *one;
         Call { request, arrival_us, function, duration_us: *us, payload_bytes }
     });
+    let processors = processors(behaviours.iter(), settings);
     let mut kept = Kept::default();
     let journal = journal.map(|to| to as &mut dyn Write);
     let functions = functions(trace, &behaviours);
     let finish = simulate(functions, calls, settings, tick_us, journal, &mut kept)?;
     let Kept { records, series } = kept;
-    Ok(Ended { records, series, end_us: finish.end_us, wall: begun.elapsed() })
+    Ok(Ended { records, series, end_us: finish.end_us, processors, wall: begun.elapsed() })
 }
 
 /// The functions of a trace. Owners are numbered.

@@ -4,8 +4,21 @@ use farfork_scheduler::PauseChange;
 
 use super::Watch;
 use super::agenda::{Event, Link};
-use super::machine::Machine;
+use super::machine::{LIMIT_US, Machine};
 use super::world::Work;
+
+/// A part of work for which an instance needs a processor of its node.
+#[derive(Clone, Copy, Debug)]
+pub struct OnProcessors {
+    /// How long it needs one, if it were alone.
+    pub busy_us: u64,
+    /// How long the rest takes.
+    pub rest_us: u64,
+    /// When its time limit began to count; [`NO_LIMIT`] if it has none.
+    ///
+    /// [`NO_LIMIT`]: farfork_platform::simulated::processors::NO_LIMIT
+    pub since_us: u64,
+}
 
 impl<W: Watch> Machine<'_, W> {
     /// An instance begins work that takes so long, at the end of which something happens.
@@ -13,21 +26,48 @@ impl<W: Watch> Machine<'_, W> {
         let (now_us, due_us) = (self.now_us, self.timer(self.now_us, us));
         let Some(one) = self.world.instances.get_mut(&id) else { return };
         let left_us = one.is_paused.then_some(us);
-        one.work = Some(Work { event, began_us: now_us, due_us, left_us });
+        one.work = Some(Work { event, began_us: now_us, due_us, left_us, rest_us: 0 });
         if left_us.is_none() {
             self.agenda.add(due_us, event);
         }
     }
 
-    /// An instance begins to run a call on the processors of its node, for so long if it were alone.
-    pub fn share_processors(&mut self, id: u64, us: u64) {
+    /// An instance begins work that takes so long, for a part of it on the processors of its node, if it were alone there.
+    /// Its time limit counts from `since_us` on.
+    pub fn share_processors(&mut self, id: u64, part: OnProcessors, event: Event) {
+        let OnProcessors { busy_us, rest_us, since_us } = part;
+        if busy_us == 0 {
+            return self.work(id, rest_us, event);
+        }
+        let now_us = self.now_us;
         let Some(one) = self.world.instances.get_mut(&id) else { return };
-        let (event, now_us) = (Event::CallEnded(id, true), self.now_us);
-        let left_us = one.is_paused.then_some(us);
-        let since_us = one.run_since_us.unwrap_or(now_us);
-        one.work = Some(Work { event, began_us: now_us, due_us: u64::MAX, left_us });
+        let left_us = one.is_paused.then_some(busy_us);
+        one.work = Some(Work { event, began_us: now_us, due_us: u64::MAX, left_us, rest_us });
         if left_us.is_none() {
-            self.begin_on_processors(id, since_us, us);
+            self.begin_on_processors(id, since_us, busy_us);
+        }
+    }
+
+    /// An instance's work goes on without processors.
+    pub fn rest_of_work(&mut self, id: u64) {
+        let now_us = self.now_us;
+        let Some(one) = self.world.instances.get(&id) else { return };
+        let (is_paused, Some(work)) = (one.is_paused, one.work) else { return };
+        // A load of code has the time limit of a call.
+        let most_us = match work.event {
+            Event::Loaded(_) => (work.began_us + LIMIT_US).saturating_sub(now_us),
+            _ => u64::MAX,
+        };
+        let is_late = work.rest_us > most_us;
+        let event = if is_late { Event::CallEnded(id, false) } else { work.event };
+        let us = work.rest_us.min(most_us);
+        let due_us = self.timer(now_us, us);
+        let left_us = is_paused.then_some(us);
+        if let Some(one) = self.world.instances.get_mut(&id) {
+            one.work = Some(Work { event, due_us, left_us, rest_us: 0, ..work });
+        }
+        if left_us.is_none() {
+            self.agenda.add(due_us, event);
         }
     }
 
@@ -72,8 +112,10 @@ impl<W: Watch> Machine<'_, W> {
             }
             self.agenda.add(due_us, event);
         } else if shares {
-            let processors = self.processors.get_mut(node.index());
-            work.left_us = processors.and_then(|one| one.leave(now_us, id));
+            work.left_us = self.processors.get_mut(node.index()).and_then(|one| {
+                // What is over is about to be announced.
+                if one.is_over(now_us, id) { None } else { one.leave(now_us, id) }
+            });
             self.wait_for_processors(node.number());
         } else if work.due_us > now_us {
             work.left_us = Some(work.due_us - now_us);
@@ -158,6 +200,7 @@ mod tests {
             took_us: 0,
             load_us: None,
             loaded_us: None,
+            start_since_us: None,
             run_since_us: Some(0),
             share: None,
             payload_bytes: 0,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farfork_scheduler::NotMade;
+use farfork_scheduler::{ImageId, NotMade};
 
 use super::Function;
 use crate::model::action_name;
@@ -40,6 +40,8 @@ pub struct Task {
     pub state: farfork_scheduler::Function,
     /// The name of its image.
     pub image_name: String,
+    /// The image in the ledger, once a clone of it has started.
+    pub image: Option<ImageId>,
     /// Messages that it has not handled yet.
     pub inbox: VecDeque<Message>,
     /// Calls that it has not seen yet.
@@ -68,6 +70,7 @@ impl Task {
         Task {
             // Images are ordered by their names where they are worth the same.
             image_name: format!("{about}:"),
+            image: None,
             state,
             inbox: VecDeque::new(),
             commands: VecDeque::new(),

@@ -15,6 +15,14 @@ impl<W: Watch> Machine<'_, W> {
         self.agenda.add(at_us, event);
     }
 
+    /// Has an instance's start move bytes over a link before the rest of it, which takes so long alone in all.
+    pub fn transfer_of_start(&mut self, link: Link, bytes: u64, us: u64, instance: u64) {
+        if self.links.begin((link, bytes), self.now_us, us, (instance, Then::Start)) {
+            return self.wait_for_link(link);
+        }
+        self.go_on_starting(instance, us);
+    }
+
     /// Has an instance's call move bytes over a link before the rest of its run. Returns false if that is not limited.
     pub fn transfer_of_run(&mut self, link: Link, bytes: u64, us: u64, instance: u64) -> bool {
         let then = Then::Run { until_us: self.now_us.saturating_add(LIMIT_US) };
@@ -42,6 +50,7 @@ impl<W: Watch> Machine<'_, W> {
                     let at_us = self.timer(self.now_us, transfer.rest_us);
                     self.agenda.add(at_us, event);
                 }
+                Then::Start => self.go_on_starting(transfer.instance, transfer.rest_us),
                 Then::Run { .. } if left.is_late => {
                     self.work(transfer.instance, 0, Event::CallEnded(transfer.instance, false));
                 }

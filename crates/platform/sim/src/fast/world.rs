@@ -12,8 +12,8 @@ use farfork_policy::placement::NodeFacts;
 use farfork_policy::reclaim::ImageFacts;
 use farfork_policy::share::ALL;
 use farfork_scheduler::{
-    ByNumber, Claim, Fleet, History, ImageStats, ImageUsage, NewInstance, NodeId, Occupancy,
-    StartOrder, Surroundings, Usage,
+    ByNumber, Claim, Fleet, History, ImageId, ImageStats, ImageUsage, NewInstance, NodeId,
+    Occupancy, StartOrder, Surroundings, Usage,
 };
 use farfork_types::{LocalShare, Tiering};
 
@@ -46,6 +46,8 @@ pub struct Instance {
     pub load_us: Option<u64>,
     /// How long loading it took, until its first call has ended.
     pub loaded_us: Option<u64>,
+    /// Since when it starts, if starts share processors.
+    pub start_since_us: Option<u64>,
     /// Since when its call runs.
     pub run_since_us: Option<u64>,
     /// Its share of near memory, if shares are decided.
@@ -56,7 +58,7 @@ pub struct Instance {
     pub held: Held,
     /// The call that it serves.
     pub call: Option<usize>,
-    /// What it does for the call.
+    /// What it does, for its start or the call.
     pub work: Option<Work>,
     /// Whether it is paused.
     pub is_paused: bool,
@@ -64,7 +66,7 @@ pub struct Instance {
     pub is_local: bool,
 }
 
-/// What an instance does for its call: it loads its code, or runs.
+/// What an instance does: it starts on processors that it shares, loads its code, or runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     /// What happens at its end.
@@ -75,6 +77,8 @@ pub struct Work {
     pub due_us: u64,
     /// What is left of it while it is paused.
     pub left_us: Option<u64>,
+    /// How long the rest takes after what it needs a processor for.
+    pub rest_us: u64,
 }
 
 /// All nodes.
@@ -173,8 +177,7 @@ impl World {
         let one = self.instances.get(&id)?;
         // Its number serves as its pid, which nothing here uses.
         self.agents.ledger.started(id, i32::try_from(id & 0x7fff_ffff).unwrap_or(0));
-        let (node, bytes, start_us) =
-            (self.agents.ledger.name(one.node), one.most_bytes, one.took_us);
+        let (node, bytes, start_us) = (one.node.number(), one.most_bytes, one.took_us);
         self.fleet.add(NewInstance { id, node, bytes, start_us });
         Some(one.function)
     }
@@ -193,7 +196,7 @@ impl World {
     /// What is on a node: instances, and ghosts, which count as idle.
     pub fn occupancy(&self, now_us: u64, node: NodeId) -> Occupancy {
         let ledger = &self.agents.ledger;
-        let mut occupancy = self.fleet.on(now_us, ledger.name(node));
+        let mut occupancy = self.fleet.on(now_us, node.number());
         occupancy.idle.extend(ledger.idle_ghosts(node, now_us));
         occupancy.is_settling |= ledger.has_set_aside(node);
         occupancy
@@ -204,7 +207,7 @@ impl World {
         let ledger = &self.agents.ledger;
         let ghosts = ledger.idle_ghosts(node, now_us);
         let bytes: u64 = ghosts.iter().map(|ghost| ghost.bytes).sum();
-        self.fleet.could_free(now_us, ledger.name(node)) + bytes
+        self.fleet.could_free(now_us, node.number()) + bytes
     }
 
     /// Puts a function's image into the pool. Returns what was asked for and what was free if there is no room.
@@ -220,9 +223,9 @@ impl World {
         Ok(())
     }
 
-    /// Removes a function's image of this name, if it exists.
-    pub fn remove_image(&mut self, function: u32, name: &str) {
-        self.agents.forget_image(name);
+    /// Removes a function's image, if it exists, and what the ledger knows of it.
+    pub fn remove_image(&mut self, function: u32, image: Option<ImageId>) {
+        self.agents.forget_image(image);
         self.usage.remove(&function);
         self.totals.pool_bytes -= self.images.remove(&function).unwrap_or(0);
     }
@@ -250,8 +253,8 @@ pub struct Around<'a> {
     pub world: &'a World,
     /// The time.
     pub now_us: u64,
-    /// The name of the function's image.
-    pub image_name: &'a str,
+    /// The function's image, once a clone of it has started.
+    pub image: Option<ImageId>,
 }
 
 impl Around<'_> {
@@ -269,15 +272,15 @@ impl Around<'_> {
 
 impl Surroundings for Around<'_> {
     fn nodes(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts> {
-        self.world.agents.ledger.node_facts(claim, has_image.then_some(self.image_name))
+        self.world.agents.ledger.node_facts(claim, self.image.filter(|_| has_image))
     }
 
     fn numbered(&self, claim: Claim, has_image: bool) -> Vec<NodeFacts> {
-        self.world.agents.ledger.numbered_facts(claim, has_image.then_some(self.image_name))
+        self.world.agents.ledger.numbered_facts(claim, self.image.filter(|_| has_image))
     }
 
     fn likeliest(&self, claim: Claim, has_image: bool) -> Option<Vec<NodeFacts>> {
-        self.world.agents.ledger.likeliest(claim, has_image.then_some(self.image_name))
+        self.world.agents.ledger.likeliest(claim, self.image.filter(|_| has_image))
     }
 
     fn has_to_wait(&self, asker: &Asker) -> bool {

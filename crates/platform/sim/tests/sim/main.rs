@@ -7,6 +7,7 @@ mod oracle;
 mod paper;
 mod runs;
 mod shares;
+mod starts;
 mod synthetic;
 mod theory;
 

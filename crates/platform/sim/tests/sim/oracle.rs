@@ -187,6 +187,8 @@ struct Scene {
     memory_mb: u64,
     /// Objectives of the functions, in milliseconds. Some come near them, so that their clones are promoted.
     objectives: Vec<Option<u64>>,
+    /// How much of a start needs a processor, in thousandths, by function.
+    busy: Vec<u64>,
 }
 
 impl Scene {
@@ -195,11 +197,19 @@ impl Scene {
         for function in &mut trace.functions {
             function.memory_bytes = Some(self.memory_mb << 20);
         }
-        let behaviour = |(function, p99_ms): (&Function, Option<u64>)| {
+        let behaviour = |((function, p99_ms), permille): ((&Function, Option<u64>), u64)| {
             let typical = Behaviour::typical(function.memory_bytes);
-            (function.name.clone(), Behaviour { slo_ms: (None, p99_ms), ..typical })
+            let behaviour = Behaviour {
+                slo_ms: (None, p99_ms),
+                cold_busy_us: typical.cold_us * permille / 1000,
+                clone_busy_us: typical.clone_us * permille / 1000,
+                ghost_busy_us: typical.ghost_us * permille / 1000,
+                ..typical
+            };
+            (function.name.clone(), behaviour)
         };
-        let profiles = trace.functions.iter().zip(self.objectives).map(behaviour).collect();
+        let functions = trace.functions.iter().zip(self.objectives).zip(self.busy);
+        let profiles = functions.map(behaviour).collect();
         compare(&trace, &profiles, &self.settings)
     }
 }
@@ -207,15 +217,30 @@ impl Scene {
 fn scene() -> impl Strategy<Value = Scene> {
     let sizes = (300u64..3000, 1u64..400, 20u64..260, 1u32..4);
     let objectives = proptest::collection::vec(proptest::option::of(100u64..4_000), 6);
-    let scene = |((node_mb, pool_mb, memory_mb, nodes), policies, ghosts, objectives)| {
+    let busy = proptest::collection::vec(prop_oneof![Just(0), Just(1000), 0u64..1200], 6);
+    let processors = prop_oneof![Just(None), (1u32..6).prop_map(Some)];
+    let scene = |(
+        (node_mb, pool_mb, memory_mb, nodes),
+        policies,
+        ghosts,
+        objectives,
+        (processors, busy),
+    )| {
         let ghosts: Option<ByBursts> = ghosts;
         let policies = farfork_policy::Settings { ghosts: ghosts.unwrap_or_default(), ..policies };
         let (node_bytes, pool_bytes, ghosts) = (node_mb << 20, pool_mb << 20, ghosts.is_some());
-        let settings =
-            Settings { nodes, node_bytes, pool_bytes, policies, ghosts, ..Settings::default() };
-        Scene { settings, memory_mb, objectives }
+        let settings = Settings {
+            nodes,
+            node_bytes,
+            pool_bytes,
+            policies,
+            ghosts,
+            processors,
+            ..Settings::default()
+        };
+        Scene { settings, memory_mb, objectives, busy }
     };
-    (sizes, policies(), ghosts(), objectives).prop_map(scene)
+    (sizes, policies(), ghosts(), objectives, (processors, busy)).prop_map(scene)
 }
 
 /// The traces of short runs are always the same, those of long ones new ones.
@@ -233,7 +258,10 @@ proptest! {
         calls in proptest::collection::vec((0u32..6, 0u64..20_000_000, 1u64..3_000_000), 1..250),
         scene in scene(),
     ) {
-        scene.compare(&calls)?;
+        // With one, runs could reach their time limit, which ends them in another order.
+        let processors = scene.settings.processors.map(|count| count.max(2));
+        let settings = Settings { processors, ..scene.settings };
+        Scene { settings, ..scene }.compare(&calls)?;
     }
 }
 

@@ -22,8 +22,8 @@ async function load({ name = "action", main, code }, folder) {
   return found;
 }
 
+// Where the server works.
 async function inFolder(folder, main) {
-  process.chdir(folder);
   const require = createRequire(path.join(folder, "/"));
   let entry;
   try {

@@ -1,13 +1,13 @@
 //! Shares of near memory: which instances get one, and what calls show of it.
 //!
 //! They are decided if the settings name a policy, or if the function's owner has declared by how much calls may be
-//! slower (annotation `latency-tolerance`, in percent). Clones under `mow` get the share, and another one before a call if
+//! slower (annotation `latency-tolerance`, in percent), or the share itself (`local-share`, in thousandths). Clones under `mow` get the share, and another one before a call if
 //! one is better by then. An instance without an image has all its memory near.
 
 use std::sync::Arc;
 
 use farfork_policy::share::ALL;
-use farfork_scheduler::{Sharing, StartOrder};
+use farfork_scheduler::{Declared, Sharing, StartOrder};
 use farfork_types::{LocalShare, Tiering};
 
 use super::Function;
@@ -18,6 +18,8 @@ use crate::scheduler::shared::Shared;
 
 /// The annotation with the tolerance.
 const TOLERANCE: &str = "latency-tolerance";
+/// The annotation with the share.
+const SHARE: &str = "local-share";
 
 /// Bytes of a call's arguments, as text.
 pub(super) fn payload_bytes(call: &QueuedCall) -> u64 {
@@ -30,14 +32,22 @@ pub(super) fn of_function(
     shared: &Shared,
     action: &Action,
 ) -> farfork_scheduler::Function {
-    let tolerance = tolerance_permille(&action.annotations);
-    let are_decided = shared.advisor.decides_shares() || tolerance.is_some();
+    let declared = declared(&action.annotations);
+    let are_decided = shared.advisor.decides_shares() || declared.is_any();
     let profiled = match are_decided {
         true => shared.advisor.profile(&action.path(), action.name.as_str()),
         false => Vec::new(),
     };
-    state.decide_shares(are_decided, profiled, tolerance);
+    state.decide_shares(are_decided, profiled, declared);
     state
+}
+
+fn declared(annotations: &Parameters) -> Declared {
+    let share = annotations.get(SHARE).and_then(|value| u16::try_from(value.as_u64()?).ok());
+    Declared {
+        tolerance_permille: tolerance_permille(annotations),
+        share: share.and_then(|permille| LocalShare::from_permille(permille).ok()),
+    }
 }
 
 /// By how much calls may be slower than with all memory near, in thousandths.
@@ -47,13 +57,13 @@ fn tolerance_permille(annotations: &Parameters) -> Option<u64> {
 }
 
 impl Function {
-    /// Another version runs from now on: its owner may have declared another tolerance.
+    /// Another version runs from now on: its owner may have declared something else.
     pub(super) fn decide_shares(&mut self) {
-        let tolerance = tolerance_permille(&self.action.annotations);
-        let are_decided = self.shared.advisor.decides_shares() || tolerance.is_some();
+        let declared = declared(&self.action.annotations);
+        let are_decided = self.shared.advisor.decides_shares() || declared.is_any();
         let path = self.action.path();
         let profiled = self.shared.advisor.profile(&path, self.action.name.as_str());
-        self.state.decide_shares(are_decided, profiled, tolerance);
+        self.state.decide_shares(are_decided, profiled, declared);
     }
 
     /// The share of the instance that was ordered last, for the call that it starts for, and the bytes of that call's
@@ -110,5 +120,17 @@ mod tests {
         assert_eq!([of(json!(5)), of(json!(0)), of(json!(12.5))], [Some(50), Some(0), Some(125)]);
         assert_eq!([of(json!(-1)), of(json!("5")), of(json!(1001))], [None; 3]);
         assert_eq!(tolerance_permille(&Parameters::default()), None);
+    }
+
+    #[test]
+    fn shares_are_read_from_annotations() {
+        let of = |value| declared(&Parameters::from_iter([(SHARE, value)])).share;
+        let permille = |value| of(value).map(LocalShare::permille);
+        assert_eq!(
+            [0, 300, 1000].map(|share| permille(json!(share))),
+            [Some(0), Some(300), Some(1000)]
+        );
+        assert_eq!([of(json!(-1)), of(json!("5")), of(json!(1001)), of(json!(65_836))], [None; 4]);
+        assert!(!declared(&Parameters::default()).is_any());
     }
 }

@@ -156,7 +156,8 @@ impl Function {
                 let start_us = micros(started.took.whole);
                 let [evicts, ends] = [outbox.clone(), outbox.clone()];
                 let evict = move || drop(evicts.send(Message::Evict(id)));
-                let new = NewInstance { id, node: &node, bytes: most_bytes, start_us };
+                let node = shared.fleet.number(&node);
+                let new = NewInstance { id, node, bytes: most_bytes, start_us };
                 let slot = shared.fleet.add(new, Owner { function, evict: Box::new(evict) });
                 let on_exit = move || drop(ends.send(Message::Ended(id)));
                 if let Some(all) = share.filter(|_| !is_clone) {

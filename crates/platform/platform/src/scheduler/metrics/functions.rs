@@ -6,9 +6,10 @@ mod encode;
 mod rows;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use farfork_sys::sync::locked;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -124,12 +125,12 @@ impl FunctionCounters {
 
     /// Sets why the last image of the function was not made.
     pub fn image_error(&self, reason: Option<String>) {
-        *self.figures.image_error.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+        *locked(&self.figures.image_error) = reason;
     }
 
     /// Sets the state of the function's image.
     pub fn image(&self, image: Image) {
-        *self.figures.image.lock().unwrap_or_else(PoisonError::into_inner) = image;
+        *locked(&self.figures.image) = image;
     }
 }
 
@@ -159,14 +160,14 @@ impl Figures {
 
     fn shapes(&self) -> MutexGuard<'_, BTreeMap<Shape, Counter>> {
         // Every step leaves the table valid.
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.calls)
     }
 }
 
 impl Functions {
     fn all(&self) -> MutexGuard<'_, BTreeMap<FunctionKey, Entry>> {
         // Every step leaves the table valid.
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.all)
     }
 
     /// The counters for this version of an action.

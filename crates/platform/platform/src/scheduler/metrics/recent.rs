@@ -4,9 +4,10 @@
 //! requested.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use farfork_sys::sync::locked;
 use tokio::time::Instant;
 
 use crate::scheduler::snapshot::{Recent, Starts};
@@ -40,7 +41,7 @@ impl Window {
     }
 
     fn calls(&self) -> MutexGuard<'_, VecDeque<Ended>> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = locked(&self.calls);
         let now = Instant::now();
         while calls.front().is_some_and(|call| now - call.at > WINDOW) {
             calls.pop_front();
@@ -91,7 +92,7 @@ struct StartHistory {
 impl StartStats {
     fn state(&self) -> MutexGuard<'_, StartHistory> {
         // Every step leaves the state valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Adds an ended call: its duration until the function ran, and in all.
@@ -126,7 +127,7 @@ impl WarmRuns {
     /// median of warm calls, if there were any.
     pub fn add(&self, run: Duration, is_warm: bool) -> Option<Duration> {
         // Every step leaves the list valid.
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.0);
         if is_warm {
             last.truncate(LAST_RUNS - 1);
             last.push_front(run);

@@ -8,9 +8,10 @@
 //! directly: `faults` is how much longer that call took than warm calls of its function.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use farfork_sys::sync::locked;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -145,7 +146,7 @@ impl Starts {
     pub fn lost(&self, error: &StoreError, id: ActivationId) {
         let lost = self.lost.inc() + 1;
         // Every step leaves the time valid.
-        let mut last = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.lost_lines);
         if last.is_none_or(|last| last.elapsed() >= LOST_LINES) {
             *last = Some(Instant::now());
             tracing::error!(%error, %id, lost, "the record of an activation is lost");

@@ -74,7 +74,7 @@ impl SimulatedNodes {
             return if is_attached { Ghost::Attached } else { Ghost::Empty };
         };
         let Some(node) = agents.ledger.node(&start.node) else { return Ghost::Empty };
-        let spec = start.image.as_deref().map(|name| spec(name, start));
+        let spec = spec(agents, start);
         let memory_mb = start.claim.memory_mb;
         let ghost = agents.take(node, memory_mb, spec.as_ref(), clock.now_us(), &**advisor);
         self.wait_for(agents.take_later());
@@ -100,10 +100,8 @@ impl SimulatedNodes {
         // The number serves as the pid, which is used nowhere.
         agents.ledger.started(id, i32::try_from(id & 0x7fff_ffff).unwrap_or(0));
         let Some(node) = agents.ledger.node(&start.node) else { return };
-        let image = name.map(|name| GhostImage {
-            spec: spec(name, start),
-            ghost_bytes: ghost_bytes.unwrap_or(0),
-        });
+        let spec = spec(agents, start);
+        let image = spec.map(|spec| GhostImage { spec, ghost_bytes: ghost_bytes.unwrap_or(0) });
         let us = u64::try_from(restore.as_micros()).unwrap_or(u64::MAX);
         let clone = image.as_ref().map(|image| (image, us, was_attached));
         agents.started(node, clone, (clock.now_us(), pool), &**advisor);
@@ -187,15 +185,16 @@ impl SimulatedNodes {
 }
 
 /// A timer that has its place among others now, and not when it is first awaited.
-fn begun(us: u64) -> Pin<Box<Sleep>> {
+pub(super) fn begun(us: u64) -> Pin<Box<Sleep>> {
     let mut due = Box::pin(sleep(Duration::from_micros(us)));
     // It is not over yet, as no such time is zero.
     let _ = due.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     due
 }
 
-/// Images have the names of their functions' versions, so that no other id is needed.
-fn spec(name: &str, start: &Start) -> ImageSpec {
+/// The image that an instance starts of. It has the name of its function's version, so that no CID is needed.
+fn spec(agents: &mut Agents, start: &Start) -> Option<ImageSpec> {
+    let image = agents.image(start.image.as_deref()?)?;
     let (tiering, memory_mb) = (start.tiering, start.claim.memory_mb);
-    ImageSpec { name: name.to_owned(), cid: Cid::NIL, tiering, memory_mb }
+    Some(ImageSpec { image, cid: Cid::NIL, tiering, memory_mb })
 }

@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use farfork_sys::sync::locked;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -96,7 +97,7 @@ impl Instance {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         // Every step leaves it valid.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.memory)
     }
 
     /// Loads code.
@@ -119,6 +120,11 @@ impl Instance {
     /// Works for so long, apart from when it is paused.
     pub async fn work(&self, duration: Duration) {
         self.nodes.work(self.id, duration).await;
+    }
+
+    /// Works for so long, `busy` of which needs a processor where they are shared, apart from when it is paused.
+    pub async fn compute(&self, busy: Duration, rest: Duration) {
+        self.nodes.works(self.id, busy, rest).await;
     }
 
     /// Ends it.

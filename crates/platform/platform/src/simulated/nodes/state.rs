@@ -9,6 +9,7 @@ use farfork_types::wire::AddressRange;
 use farfork_types::{LocalShare, Tiering};
 use tokio::sync::watch;
 
+use super::processors::Shared;
 use crate::scheduler::nodes::{NodesError, Start, Usage};
 use crate::simulated::agents::Agents;
 use crate::simulated::{Durations, Footprint, Totals};
@@ -101,6 +102,8 @@ pub struct State {
     pub(super) near_bytes: u64,
     /// The agents, if they are simulated: then what is on the nodes is in their ledger.
     pub(super) agents: Option<Agents>,
+    /// The processors, if starts and calls share them.
+    pub(super) processors: Option<Shared>,
     /// Which instances are paused.
     pub(super) pauses: BTreeMap<u64, watch::Sender<bool>>,
 }
@@ -272,6 +275,7 @@ impl State {
             footprints: BTreeMap::new(),
             near_bytes: 0,
             agents: None,
+            processors: None,
             pauses: BTreeMap::new(),
         }
     }

@@ -11,9 +11,10 @@
 //! without durability may be gone.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use farfork_sys::sync::{locked, unpoisoned};
 use redb::Database;
 use redb::backends::InMemoryBackend;
 
@@ -137,7 +138,7 @@ impl Base {
 
     /// Closes and opens the database, unless another thread has done so.
     fn open_again(&self, generation: u64, reason: &str) {
-        let mut opening = self.opening.write().unwrap_or_else(PoisonError::into_inner);
+        let mut opening = unpoisoned(self.opening.write());
         if opening.generation != generation {
             return;
         }
@@ -174,10 +175,10 @@ impl Base {
 
     fn shared(&self) -> RwLockReadGuard<'_, Opening> {
         // Every step leaves the fields valid.
-        self.opening.read().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.opening.read())
     }
 
     fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.trouble)
     }
 }

@@ -11,8 +11,9 @@
 //! that they are dropped before records are.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use farfork_sys::sync::locked;
 use redb::Durability;
 
 use crate::api::{Activation, ActivationId, Name};
@@ -131,7 +132,7 @@ impl FinishedQueue {
         least: Durability,
         write: impl FnOnce(&[Activation], Durability) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unflushed = locked(&self.unflushed);
         let mut some = Batch::default();
         if unflushed.generation != generation {
             some = std::mem::take(&mut unflushed.batch);
@@ -161,14 +162,14 @@ impl FinishedQueue {
     /// An activation that is not on disk.
     pub fn find(&self, namespace: &Name, id: ActivationId) -> Option<Activation> {
         // Waits for a running write, whose activations are in neither list.
-        let unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
+        let unflushed = locked(&self.unflushed);
         let found = unflushed.batch.find(namespace, id).cloned();
         found.or_else(|| self.waiting().find(namespace, id).cloned())
     }
 
     fn waiting(&self) -> MutexGuard<'_, Batch> {
         // Every step leaves the list valid.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.waiting)
     }
 }
 

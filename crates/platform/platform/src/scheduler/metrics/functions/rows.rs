@@ -1,7 +1,8 @@
 //! Functions' metrics for snapshots.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+
+use farfork_sys::sync::locked;
 
 use super::{Figures, Functions, OUTCOMES, STARTS};
 use crate::api::Outcome;
@@ -27,8 +28,8 @@ impl Figures {
             calls,
             failed,
             waiting: u64::try_from(self.waiting.get()).unwrap_or(0),
-            image: *self.image.lock().unwrap_or_else(PoisonError::into_inner),
-            image_error: self.image_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            image: *locked(&self.image),
+            image_error: locked(&self.image_error).clone(),
             starts: STARTS.into_iter().zip(self.starts.iter().map(|one| one.get())).collect(),
             duration_ms: (calls > 0).then(mean),
             recent: self.recent.look(),

@@ -17,7 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::bed::{Bed, GUEST};
+use crate::gateway::bed::{Bed, GUEST};
 
 /// The timeout of these clients.
 const PATIENCE: Duration = Duration::from_secs(20);

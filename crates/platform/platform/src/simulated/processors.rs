@@ -1,19 +1,23 @@
-//! The processors of one node, shared by the calls that run on it.
+//! The processors of one node, shared by the calls that run on it and the instances that start on it.
 //!
 //! ```text
-//!  up to as many calls as processors: each runs as if alone
-//!  more: all run at the same speed, processors / calls (processor sharing)
+//!  up to as many of them as processors: each runs as if alone
+//!  more: all run at the same speed, processors / their number (processor sharing)
 //!
-//!  work ── what a call has had since the node began, had it run all the time ──► a call ends when that reaches
-//!          what it was at its begin, and what the call needs
+//!  work ── what one has had since the node began, had it run all the time ──► it ends when that reaches
+//!          what it was at its begin, and what it needs
 //! ```
-//! So a change of the number of calls changes the speed of one counter, and not each call. The counter is in
-//! parts of a microsecond, rounded down at each change: by less than a part, of which a microsecond has a million.
+//! A start counts as a call here. So a change of the number of calls changes the speed of one counter, and not each
+//! call. The counter is in parts of a microsecond, rounded down at each change: by less than a part, of which a
+//! microsecond has a million.
 
 use std::collections::BTreeSet;
 
 /// Parts of a microsecond.
 const PARTS: u128 = 1 << 20;
+
+/// Of what has no time limit: when it began.
+pub const NO_LIMIT: u64 = u64::MAX;
 
 /// A node's processors, and the calls that run on them.
 #[derive(Clone, Debug)]
@@ -91,6 +95,12 @@ impl Processors {
         ended
     }
 
+    /// Whether an instance's call has had what it needs.
+    pub fn is_over(&mut self, now_us: u64, instance: u64) -> bool {
+        self.advance(now_us);
+        self.ends.iter().any(|(end, _, other)| *other == instance && *end <= self.work)
+    }
+
     /// An instance's call stops. Returns how long it needs still, if it were alone.
     pub fn leave(&mut self, now_us: u64, instance: u64) -> Option<u64> {
         self.advance(now_us);
@@ -155,6 +165,7 @@ mod tests {
         node.begin((0, 0), 1, 100);
         node.begin((0, 0), 2, 300);
         // Each has had 20.
+        assert!(!node.is_over(40, 1));
         assert_eq!((node.leave(40, 1), node.leave(40, 1)), (Some(80), None));
         node.begin((140, 140), 1, 80);
         assert_eq!(ends(node, 1 << 40), [(1, 300, true), (2, 400, true)]);
@@ -176,6 +187,15 @@ mod tests {
         node.begin((400, 400), 2, 800);
         // At 1000 both have had 300.
         assert_eq!(ends(node, 1000), [(1, 1000, false), (2, 1400, false)]);
+    }
+
+    #[test]
+    fn a_start_has_no_limit() {
+        let mut node = Processors::new(1);
+        node.begin((0, NO_LIMIT), 1, 3000);
+        node.begin((0, 0), 2, 3000);
+        assert_eq!(ends(node.clone(), 1000), [(2, 1000, false), (1, 3500, true)]);
+        assert!(!node.is_over(5999, 1) && node.is_over(6000, 1));
     }
 
     #[test]

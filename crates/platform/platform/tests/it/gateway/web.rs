@@ -6,7 +6,7 @@ mod requests;
 
 use serde_json::{Map, Value, json};
 
-use crate::bed::{Answer, Bed};
+use crate::gateway::bed::{Answer, Bed};
 
 /// A bed with web actions.
 struct Web {

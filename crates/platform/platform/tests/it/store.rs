@@ -1,8 +1,5 @@
 //! The store's contract, tested against each mechanism.
 
-#[path = "common/small_disk.rs"]
-mod small_disk;
-
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

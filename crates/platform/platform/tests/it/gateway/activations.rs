@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, OTHER};
+use crate::gateway::bed::{Bed, OTHER};
 
 /// Calls that began at these times; their ids.
 fn called(bed: &Bed, calls: &[(&str, u64)]) -> Vec<String> {

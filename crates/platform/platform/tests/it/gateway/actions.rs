@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Bed;
+use crate::gateway::bed::Bed;
 
 #[test]
 fn an_action_is_created_as_wsk_does_it_and_returned_with_its_code() {

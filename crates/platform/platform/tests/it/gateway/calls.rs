@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Answer, Bed};
+use crate::gateway::bed::{Answer, Bed};
 
 fn bed() -> Bed {
     let bed = Bed::new();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{Web, listed};
-use crate::bed::{Bed, GUEST, OTHER};
+use crate::gateway::bed::{Bed, GUEST, OTHER};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 

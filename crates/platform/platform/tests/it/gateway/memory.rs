@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use farfork_policy::settings::Requests;
 use serde_json::json;
 
-use crate::bed::{Bed, GUEST, OTHER};
+use crate::gateway::bed::{Bed, GUEST, OTHER};
 
 const MIB: usize = 1 << 20;
 
@@ -29,7 +29,7 @@ fn large() -> Vec<u8> {
     json!({"do": "wait", "text": text}).to_string().into_bytes()
 }
 
-fn call(bed: &Bed, key: &str) -> crate::bed::Answer {
+fn call(bed: &Bed, key: &str) -> crate::gateway::bed::Answer {
     let path = "/api/v1/namespaces/_/actions/hello?blocking=true&timeout=1";
     bed.ask(Some(key), "POST", path, &large())
 }

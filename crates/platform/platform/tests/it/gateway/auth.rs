@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bed::{Bed, GUEST, OTHER};
+use crate::gateway::bed::{Bed, GUEST, OTHER};
 
 const ACTIONS: &str = "/api/v1/namespaces/_/actions";
 
