@@ -62,6 +62,17 @@ pub fn compare(parent: i32, clone: i32) -> io::Result<Vec<Difference>> {
     Ok(differences)
 }
 
+/// In what a process differs from what it was, as [`facts`] saw it.
+///
+/// # Errors
+/// It has ended, or its files in `/proc` cannot be read.
+pub fn changes(pid: i32, before: &Facts) -> io::Result<Vec<Difference>> {
+    let now = facts(pid)?;
+    let mut differences = facts::differences(before, &now);
+    differences.retain(|difference| !accepted::is_accepted(difference, (before, &now)));
+    Ok(differences)
+}
+
 /// The same for all processes that descend from the two, by the pids that they have in their own namespace.
 ///
 /// # Errors

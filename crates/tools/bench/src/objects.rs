@@ -19,12 +19,13 @@ mod goals;
 mod killed;
 mod memory;
 mod primitives;
+mod protected;
 mod recovery;
 mod rivals;
 mod threads;
 mod trees;
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -88,6 +89,10 @@ const LIBRARIES: [(&str, &CStr, &CStr, &CStr); 2] = [
     ("tcmalloc", c"libtcmalloc_minimal.so.4", c"tc_malloc", c"tc_free"),
 ];
 
+/// The library that replaces malloc, on memory of the process.
+const MALLOC: &str = "farfork-malloc";
+const OWN_LIBRARY: &str = "libfarfork_malloc.so";
+
 /// In the environment: how much thread-local memory glibc keeps for libraries that are loaded later.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const ROOM: &str = "glibc.rtld.optional_static_tls=16384";
@@ -96,6 +101,11 @@ const ROOM: &str = "glibc.rtld.optional_static_tls=16384";
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     options.check(&[])?;
     restart_with_room()?;
+    if let Some(region) = protected::region() {
+        protected::measure(Path::new(&region))?;
+        // The report is the other process's.
+        std::process::exit(0);
+    }
     let machine = Machine::this();
     let directory =
         tempfile::tempdir_in("/dev/shm").map_err(io("make a directory in", "/dev/shm"))?;
@@ -112,7 +122,9 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     }
     for round in 0..=rounds {
         progress(&format!("round {round} of {rounds}"));
-        bench.round(round, if round == 0 { &mut uncounted } else { &mut samples })?;
+        let samples = if round == 0 { &mut uncounted } else { &mut samples };
+        bench.round(round, samples)?;
+        protected::add(&bench.region, samples)?;
     }
     Ok(Report {
         benchmark: "objects",
@@ -124,7 +136,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         notes: vec![format!(
             "mimalloc {} from libmimalloc-sys 0.1.49, in private memory and without protection against \
              kills. jemalloc and tcmalloc from this machine's libraries, if there are rows of them. Passing to a thread takes a mailbox of farfork, and a ring of \
-             atomic pointers with mimalloc.",
+             atomic pointers with the others. farfork-malloc is {OWN_LIBRARY} on memory of the process, if it is built.",
             mimalloc_version()
         )],
     })
@@ -139,6 +151,12 @@ fn recoveries(directory: &Path, objects: u64, samples: &mut Samples) -> Result<(
         samples.add(case, KILLED, "ms", milliseconds);
     }
     Ok(())
+}
+
+/// Where cargo puts the library: beside this program. The loader is asked for it if it is there.
+fn own_library() -> Option<CString> {
+    let library = std::env::current_exe().ok()?.with_file_name(OWN_LIBRARY);
+    CString::new(library.into_os_string().into_encoded_bytes()).ok()
 }
 
 /// jemalloc's library has more thread-local memory than glibc keeps by default, and cannot be loaded then. Only a program
@@ -167,8 +185,15 @@ impl Bench {
         Region::create(&region, REGION_BYTES).map_err(failed)?;
         let open =
             |(name, library, malloc, free)| Some((name, Loaded::open(library, malloc, free)?));
-        let loaded = LIBRARIES.into_iter().filter_map(open).collect();
+        let own = own_library();
+        let own = own.as_deref().map(|library| (MALLOC, library, c"malloc", c"free"));
+        let loaded = LIBRARIES.into_iter().chain(own).filter_map(open).collect();
         Ok(Bench { region, shuffled: shuffled(MANY), loaded })
+    }
+
+    /// On a region that is there, without other allocators.
+    fn on(region: &Path) -> Bench {
+        Bench { region: region.to_owned(), shuffled: shuffled(MANY), loaded: Vec::new() }
     }
 
     fn client(&self) -> Result<Client, BenchError> {
@@ -188,9 +213,12 @@ impl Bench {
         }
         for turn in 0..2 {
             match (round + turn) % 2 {
-                0 => samples.add("mimalloc", HANDED, NS, hand_pointers()),
+                0 => samples.add("mimalloc", HANDED, NS, hand_pointers(Mimalloc)),
                 _ => samples.add("farfork-c", HANDED, NS, self.hand_objects()?),
             }
+        }
+        for (name, loaded) in &self.loaded {
+            samples.add(name, HANDED, NS, hand_pointers(*loaded));
         }
         samples.add("farfork", MESSAGE, NS, self.messages()?);
         samples.add("farfork", GUARDED, NS, self.guarded()?);
@@ -315,22 +343,23 @@ fn pairs(allocator: &mut impl Allocator, bytes: usize, write: impl Fn(NonNull<u8
     })
 }
 
-/// The same as [`Bench::hand_objects`], with mimalloc and a ring of as many slots.
-fn hand_pointers() -> f64 {
+/// The same as [`Bench::hand_objects`], with an allocator of one process and a ring of as many slots.
+fn hand_pointers(allocator: impl Allocator + Copy + Send) -> f64 {
     let ring: Vec<AtomicUsize> = (0..SLOTS).map(|_| AtomicUsize::new(0)).collect();
     let ring = &ring;
     per(MESSAGES, || {
         std::thread::scope(|scope| {
+            let (mut here, mut there) = (allocator, allocator);
             scope.spawn(move || {
                 for number in 0..MESSAGES {
                     let slot = &ring[number % SLOTS as usize];
                     let object = spin(|| NonNull::new(slot.load(Ordering::Acquire) as *mut u8));
                     slot.store(0, Ordering::Release);
-                    Mimalloc.free(object);
+                    there.free(object);
                 }
             });
             for number in 0..MESSAGES {
-                let object = Mimalloc.allocate(64);
+                let object = here.allocate(64);
                 touch(object, number as u64);
                 let slot = &ring[number % SLOTS as usize];
                 spin(|| (slot.load(Ordering::Acquire) == 0).then_some(()));

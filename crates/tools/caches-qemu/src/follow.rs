@@ -1,9 +1,10 @@
 //! The observer, and the accesses of emulated threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use farfork_caches::Observer;
+use farfork_sys::sync::locked;
 
 static OBSERVER: Mutex<Option<Observer>> = Mutex::new(None);
 /// Whether accesses are recorded now. A process does most of its work before, without the lock.
@@ -11,7 +12,7 @@ static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 /// The observer. `None` before the first order.
 pub fn observer() -> MutexGuard<'static, Option<Observer>> {
-    OBSERVER.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&OBSERVER)
 }
 
 /// Sets whether accesses are recorded.

@@ -2,23 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::cache::{Cache, Geometry, LINE_BYTES};
 use crate::pages::{PAGE_BYTES, Page, Pages};
-use crate::{ByKind, Misses, PageMisses, Seen};
-
-/// What accesses are used for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
-    /// Accesses are ignored.
-    #[default]
-    Ignored,
-    /// Accesses mark the pages that are accessed before the checkpoint.
-    Learning,
-    /// Accesses go through the caches.
-    Measured,
-}
+use crate::{ByKind, Misses, PageMisses, Phase, Seen};
 
 /// Caches of a core of CXLfork's machine (Intel Sapphire Rapids, section 6).
 const L1_DATA: Geometry = Geometry { bytes: 48 << 10, ways: 12 };
@@ -136,10 +122,10 @@ impl Observer {
         let mut page = self.pages.get(number);
         if !page.is_touched || (is_write && !page.is_written) {
             if !page.is_touched {
-                self.seen.touched.add(page.kind());
+                page.kind().count(&mut self.seen.touched);
             }
             if is_write {
-                self.seen.first_written.add(page.kind());
+                page.kind().count(&mut self.seen.first_written);
             }
             page = Page { is_touched: true, is_written: page.is_written || is_write, ..page };
             self.pages.set(number, page);
@@ -152,7 +138,7 @@ impl Observer {
         for (cache, level) in self.last.iter_mut().zip(&mut self.seen.levels) {
             is_missed = !cache.use_line(line);
             if is_missed {
-                level.misses.add(page.kind());
+                page.kind().count(&mut level.misses);
             }
         }
         if let Some(by_page) = self.by_page.as_mut().filter(|_| is_missed) {

@@ -20,14 +20,14 @@ pub enum Kind {
     Unaccessed,
 }
 
-impl ByKind {
+impl Kind {
     /// Counts one page of this kind.
-    pub fn add(&mut self, kind: Kind) {
-        *match kind {
-            Kind::Own => &mut self.own,
-            Kind::Written => &mut self.written,
-            Kind::Accessed => &mut self.accessed,
-            Kind::Unaccessed => &mut self.unaccessed,
+    pub fn count(self, counts: &mut ByKind) {
+        *match self {
+            Kind::Own => &mut counts.own,
+            Kind::Written => &mut counts.written,
+            Kind::Accessed => &mut counts.accessed,
+            Kind::Unaccessed => &mut counts.unaccessed,
         } += 1;
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use farfork_node::NodeError;
 use farfork_node::client::Client;
+use farfork_sys::sync::locked;
 use farfork_types::Cid;
 
 use crate::node::nodes;
@@ -34,7 +35,7 @@ impl CloneCounts {
 
     /// The counts after these answers. Agents without one have gone.
     fn after(&self, answers: impl Iterator<Item = (String, Answer)>) -> HashMap<Cid, u32> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.0);
         let mut known = HashMap::new();
         for (node, answer) in answers {
             let counts = match answer {

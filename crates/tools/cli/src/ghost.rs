@@ -56,6 +56,10 @@ pub(crate) struct StartArgs {
     /// Mount an empty tmpfs on this directory of the container. May be repeated.
     #[arg(long, value_name = "DIR", conflicts_with = "bundle")]
     tmpfs: Vec<PathBuf>,
+    /// Let the container write to this directory of the node, into a layer of its own in memory. May be
+    /// repeated.
+    #[arg(long, value_name = "DIR", conflicts_with = "bundle")]
+    layer: Vec<PathBuf>,
     /// Node to create the ghost on.
     #[arg(long, env = "FARFORK_NODE", value_parser = node::name, default_value = paths::DEFAULT_NODE)]
     node: String,
@@ -128,6 +132,7 @@ fn start(args: &StartArgs) -> CommandResult {
         tmpfs: args.tmpfs.clone(),
         hidden: Vec::new(),
         shown: Vec::new(),
+        layered: args.layer.clone(),
         read_only: false,
         image: args.image.as_deref().map(|image| attached(args, image)).transpose()?,
         requested_ns: crate::restore::now_ns(),

@@ -135,6 +135,7 @@ fn open(path: &str) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     #[test]
     fn a_number_and_a_path_are_needed() {
@@ -166,7 +167,8 @@ mod tests {
         fs::write(directory.join("2.sock"), "no socket").unwrap();
         assert!(inherit.open(2).is_err(), "a file is there");
         assert_eq!(fs::read(directory.join("2.sock")).unwrap(), b"no socket");
-        drop(UnixListener::bind(directory.join("3.sock")).unwrap());
+        // Not what a listener leaves: a process that another test has just forked may have it, too.
+        mknodat(CWD, directory.join("3.sock"), FileType::Socket, Mode::RUSR, 0).unwrap();
         let _third = inherit.open(3).unwrap();
         let _client = UnixStream::connect(directory.join("1.sock")).unwrap();
         fs::remove_dir_all(&directory).unwrap();

@@ -277,5 +277,11 @@ fn print_check(check: &Check) {
     let Check { owned, in_mailboxes, linked, .. } = check;
     println!("{owned} objects owned, {in_mailboxes} in mailboxes, {linked} in structures");
     println!("{} lost, {} double, {} foreign", check.lost, check.double, check.foreign);
+    if check.unreachable > 0 {
+        println!(
+            "{} objects in circles that nothing holds: a program linked them, and they stay until the region is destroyed",
+            check.unreachable
+        );
+    }
     println!("{} dead clients recovered", check.clients_recovered);
 }

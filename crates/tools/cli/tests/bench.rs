@@ -4,12 +4,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use farfork_sys::sync::locked;
 
 /// A program cannot be executed while a process that another test has just forked has it open for writing.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&TURN)
 }
 
 /// Runs a copy of farfork in `directory`, with no other program in reach.

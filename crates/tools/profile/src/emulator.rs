@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use farfork_caches::{Answer, Order, PageMisses, Phase};
+use farfork_types::misses::{Answer, Order, PageMisses, Phase};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::time::Timespec;
@@ -112,7 +112,10 @@ impl Emulated {
         Ok(line.map(|seen| seen.pages).unwrap_or_default())
     }
 
-    fn order(&mut self, order: &Order) -> Result<Option<farfork_caches::Seen>, ProfileError> {
+    fn order(
+        &mut self,
+        order: &Order,
+    ) -> Result<Option<farfork_types::misses::Seen>, ProfileError> {
         let wrong = |reason: &dyn std::fmt::Display| {
             self.process.failed(format!("the emulator's plugin fails: {reason}"))
         };

@@ -1,6 +1,6 @@
 //! From the misses of pages to the time that a share adds.
 
-use farfork_caches::PageMisses;
+use farfork_types::misses::PageMisses;
 
 use crate::format::{Model, Placement};
 

@@ -40,6 +40,7 @@ const RULES: &[(&str, Rule)] = &[
     ("the language is plain English", language::rule),
     ("shell scripts stop at errors", scripts::rule),
     ("documents name files that exist", docs::links),
+    ("the README is short before its reference part", docs::readme_length),
     ("the reading order names files that exist", docs::reading_order),
     ("the changelog has an unreleased section", docs::changelog),
 ];

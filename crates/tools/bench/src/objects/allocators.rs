@@ -57,6 +57,7 @@ pub(super) fn word_of(object: NonNull<u8>, word: usize) -> u64 {
 }
 
 /// mimalloc, in memory of this process.
+#[derive(Clone, Copy)]
 pub(super) struct Mimalloc;
 
 impl Allocator for Mimalloc {

@@ -12,11 +12,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use farfork_pageserver::{HandOver, Regions};
+use farfork_sys::sync::locked;
 use farfork_sys::userfault::{MESSAGE_WORDS, Message, Userfault, load_message};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -104,7 +105,7 @@ impl Handler {
                 thread::spawn(move || {
                     let mut met = Vec::new();
                     serve(&machine, &memory, set.as_ref(), &sender, &mut met);
-                    *faults.lock().unwrap_or_else(PoisonError::into_inner) = met;
+                    *locked(&faults) = met;
                 });
             }
         });
@@ -120,7 +121,7 @@ impl Handler {
     pub fn take_faults(&self) -> Vec<u64> {
         let until = std::time::Instant::now() + LIMIT;
         loop {
-            let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut faults = locked(&self.faults);
             if !faults.is_empty() || std::time::Instant::now() > until {
                 return std::mem::take(&mut faults);
             }

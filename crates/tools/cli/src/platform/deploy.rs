@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use farfork_sys::words;
+use farfork_types::LocalShare;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
@@ -62,6 +63,10 @@ pub(crate) struct Args {
     /// unchanged; without one, shares are not decided.
     #[arg(long, value_name = "PERCENT", value_parser = tolerance)]
     latency_tolerance: Option<f64>,
+    /// Share of the image's memory that is near in clones of tiering mow, in thousandths, instead of one that a policy of
+    /// shares chooses. It replaces a latency tolerance, and is replaced by one. Default: unchanged.
+    #[arg(long, value_name = "PERMILLE", conflicts_with = "latency_tolerance")]
+    local_share: Option<LocalShare>,
     /// Region for objects of the function's namespace (farfork region create NAMESPACE/NAME --pool DIR). Instances
     /// find its path in the variable FARFORK_REGION. Empty: none. Default: unchanged.
     #[arg(long, value_name = "NAME")]
@@ -175,20 +180,24 @@ fn kind(args: &Args) -> Option<String> {
     args.kind.clone().or_else(|| kind::from_file(&args.file).map(str::to_owned))
 }
 
+/// Annotations of which a function has one at most: the last one that was given.
+const SHARES: [&str; 2] = ["latency-tolerance", "local-share"];
+
 /// The new annotations of the function; `None` if they do not change. Annotations that are not given
 /// keep their values.
 fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn Error>> {
     let objectives = [
         ("slo-p99-ms", args.slo_p99_ms),
         ("slo-mean-ms", args.slo_mean_ms),
-        ("latency-tolerance", args.latency_tolerance),
+        (SHARES[0], args.latency_tolerance),
     ];
     let objectives =
         objectives.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?))));
     let web = args.web.map(Web::annotations).into_iter().flatten();
+    let share = args.local_share.map(|share| (SHARES[1].to_owned(), json!(share.permille())));
     let region = args.region.iter().map(|name| ("region".to_owned(), json!(name)));
     let given: Map<String, Value> =
-        web.chain(pairs(&args.annotation)).chain(objectives).chain(region).collect();
+        web.chain(pairs(&args.annotation)).chain(objectives).chain(share).chain(region).collect();
     if given.is_empty() {
         return Ok(None);
     }
@@ -196,7 +205,11 @@ fn annotations(args: &Args, place: &str) -> Result<Option<Vec<Value>>, Box<dyn E
     let mut all = Vec::new();
     if before.status != 404 {
         let kept = before.success()?["annotations"].take();
-        let is_kept = |one: &Value| one["key"].as_str().is_some_and(|key| !given.contains_key(key));
+        let is_replaced = |key: &str| {
+            let is_given = |other: &str| given.contains_key(other);
+            is_given(key) || SHARES.contains(&key) && SHARES.into_iter().any(is_given)
+        };
+        let is_kept = |one: &Value| one["key"].as_str().is_some_and(|key| !is_replaced(key));
         all.extend(kept.as_array().into_iter().flatten().filter(|one| is_kept(one)).cloned());
     }
     all.extend(listed(given));

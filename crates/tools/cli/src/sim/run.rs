@@ -44,8 +44,8 @@ pub(crate) struct RunArgs {
     /// Memory budget of the instances of one node.
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size::parse)]
     node_memory: u64,
-    /// Processors of each node, which the calls that run on it share: more calls than processors slow each other down.
-    /// Default: the cores of the profiles, if they name any; else calls do not slow each other down.
+    /// Processors of each node, which its calls and starts share: more of them than processors slow each other down.
+    /// Default: the cores of the profiles, if they name any; else they do not slow each other down.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     processors: Option<u32>,
     /// Simulate ghosts: containers made in advance, empty or with an image, as the platform keeps them. Without this each
@@ -173,7 +173,7 @@ fn one(
         let work = || run_journalled(&trace, profiles, settings, journal);
         let ended = during("simulating", None, work)?;
         let summary = Summary::of(&ended);
-        return Ok(Outcome { summary, processors: None, wall: ended.wall });
+        return Ok(Outcome { summary, processors: ended.processors, wall: ended.wall });
     }
     let mut file = file.map(BufWriter::new);
     let done = AtomicU64::new(0);

@@ -3,8 +3,11 @@
 use super::raw::in_child;
 use super::{Finding, Probe, while_doing};
 use crate::Group;
+use farfork_sys::layer::Layer;
+use farfork_sys::mounts;
 use nix::sched::{CloneFlags, unshare};
 use std::io;
+use std::path::Path;
 use std::process::Command;
 
 pub(super) const PROBES: &[Probe] = &[
@@ -28,6 +31,13 @@ pub(super) const PROBES: &[Probe] = &[
         needed_for: "the root file system of a ghost",
         advice: "run as root; in a container, allow mount in the seccomp profile",
         look: || in_child(root),
+    },
+    Probe {
+        id: "container_layer",
+        group: Group::Ghosts,
+        needed_for: "functions that write to their working directory",
+        advice: "load or build overlayfs (modprobe overlay; CONFIG_OVERLAY_FS, CONFIG_TMPFS_XATTR)",
+        look: layer,
     },
 ];
 
@@ -54,10 +64,15 @@ fn namespaces() -> Finding {
 fn root() -> Finding {
     use nix::mount::{MsFlags, mount};
     let nothing = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNS).map_err(while_doing("creating a mount namespace"))?;
-    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
-        .map_err(while_doing("making its mounts private"))?;
+    mounts::own_namespace().map_err(while_doing("creating a mount namespace"))?;
     mount(Some("/"), "/proc", nothing, MsFlags::MS_REC | MsFlags::MS_BIND, nothing)
         .map_err(while_doing("bind-mounting /"))?;
     Ok("bind-mounted /".to_owned())
+}
+
+fn layer() -> Finding {
+    let (lower, at) = (Path::new("/usr"), Path::new("/tmp"));
+    let layer = Layer { name: "farfork-trial", lower, at, most_bytes: None };
+    layer.try_out().map_err(while_doing("mounting an overlay on a tmpfs"))?;
+    Ok("mounted an overlay on a tmpfs".to_owned())
 }

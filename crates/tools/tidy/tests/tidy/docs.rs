@@ -19,7 +19,7 @@ pub fn links(tree: &Tree) -> Vec<Complaint> {
 
 /// Paths in code marks under the heading "Reading order" of the README.
 pub fn reading_order(tree: &Tree) -> Vec<Complaint> {
-    let readme = tree.file("README.md").unwrap_or(File { path: "README.md", text: "" });
+    let readme = tree.file_or_empty("README.md");
     let section: Vec<_> = readme
         .lines()
         .skip_while(|(_, line)| !is_heading(line, "reading order"))
@@ -38,9 +38,25 @@ pub fn reading_order(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
+/// Words of the README before its reference part.
+const README_WORDS: usize = 900;
+
+/// What a newcomer reads first is short.
+pub fn readme_length(tree: &Tree) -> Vec<Complaint> {
+    let readme = tree.file_or_empty("README.md");
+    let first: Vec<_> =
+        readme.lines().take_while(|(_, line)| !is_heading(line, "reference")).collect();
+    let words: usize = first.iter().map(|(_, line)| line.split_whitespace().count()).sum();
+    if words <= README_WORDS {
+        return Vec::new();
+    }
+    let what = format!("{words} words before \"Reference\", {README_WORDS} at most");
+    vec![readme.complaint(first.len(), what)]
+}
+
 /// The section for the next change.
 pub fn changelog(tree: &Tree) -> Vec<Complaint> {
-    let changelog = tree.file("CHANGELOG.md").unwrap_or(File { path: "CHANGELOG.md", text: "" });
+    let changelog = tree.file_or_empty("CHANGELOG.md");
     let is_section = |line: &str| line.starts_with("## ") && is_heading(line, "unreleased");
     if changelog.lines().any(|(_, line)| is_section(line)) {
         Vec::new()
@@ -109,6 +125,14 @@ mod tests {
         assert_complains(reading_order, &[("README.md", "# A\n")], "no section");
         assert_complains(reading_order, &[], "no section");
         assert_accepts(reading_order, &[files[0], files[1], ("crates/gone/Cargo.toml", "")]);
+    }
+
+    #[test]
+    fn a_long_readme_is_seen() {
+        let long = "word ".repeat(README_WORDS + 1);
+        let [before, after] = [format!("{long}\n## Reference\n"), format!("## Reference\n{long}")];
+        assert_complains(readme_length, &[("README.md", &before)], "900 at most");
+        assert_accepts(readme_length, &[("README.md", &after)]);
     }
 
     #[test]

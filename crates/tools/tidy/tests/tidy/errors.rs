@@ -21,9 +21,9 @@ pub fn rule(tree: &Tree) -> Vec<Complaint> {
 
 fn check(file: &File<'_>) -> Vec<Complaint> {
     // The rule of sizes reports files that do not parse.
-    let Ok(parsed) = syn::parse_file(file.text) else { return Vec::new() };
+    let Ok(parsed) = file.parsed() else { return Vec::new() };
     let mut messages = Messages { found: Vec::new() };
-    messages.visit_file(&parsed);
+    messages.visit_file(parsed);
     let complaint =
         |(line, what): (usize, String)| file.complaint(line, what + ": use farfork_sys::words::of");
     let named = file.lines().filter(|_| !EXEMPT.iter().any(|path| file.path.starts_with(path)));

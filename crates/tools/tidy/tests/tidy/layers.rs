@@ -6,11 +6,11 @@ use toml::Table;
 
 /// From the bottom up. Crates of one layer do not depend on each other.
 const LAYERS: &[&[&str]] = &[
-    &["types", "caches"],
-    &["sys", "policy", "handle"],
+    &["types"],
+    &["sys", "policy", "handle", "caches"],
     &["plan", "caches-qemu", "profile", "scheduler"],
     &["restorer", "pool", "objects", "fabric", "mount", "minivmm"],
-    &["image"],
+    &["image", "malloc"],
     &["pages", "far", "pageserver"],
     &["checkpoint", "restore", "doctor", "audit"],
     &["node", "seed"],
@@ -19,6 +19,10 @@ const LAYERS: &[&[&str]] = &[
     &["bench", "cli"],
     &["tests", "tidy", "fuzz"],
 ];
+
+/// What measures does not belong to the product: each of these is used by no crates but some.
+const MEASURING: &[(&str, &[&str])] =
+    &[("farfork-bench", &[]), ("farfork-caches", &["farfork-bench", "farfork-caches-qemu"])];
 
 fn layer(name: &str) -> Option<usize> {
     let name = name.strip_prefix("farfork-")?;
@@ -42,11 +46,20 @@ fn check(file: &File<'_>) -> Vec<Complaint> {
     ours.filter(|dependency| dependency.starts_with("farfork-"))
         // Tests of a crate may depend on it with other features.
         .filter(|dependency| dependency != name)
-        .filter(|dependency| layer(dependency).is_none_or(|other| other >= own))
-        .map(|dependency| {
-            file.complaint(0, format!("`{name}` uses `{dependency}`, which is not below it"))
+        .filter_map(|dependency| {
+            let is_below = layer(&dependency).is_some_and(|other| other < own);
+            let why = match is_below {
+                false => "is not below it",
+                true if !may_use(name, &dependency) => "does not belong to the product",
+                true => return None,
+            };
+            Some(file.complaint(0, format!("`{name}` uses `{dependency}`, which {why}")))
         })
         .collect()
+}
+
+fn may_use(name: &str, dependency: &str) -> bool {
+    MEASURING.iter().all(|(measuring, by)| *measuring != dependency || by.contains(&name))
 }
 
 #[cfg(test)]
@@ -70,6 +83,22 @@ mod tests {
                 assert_complains(rule, &[("crates/a/Cargo.toml", &sample)], "is not below it");
             }
         }
+    }
+
+    #[test]
+    fn a_product_that_links_what_measures_is_seen() {
+        for (name, dependency) in
+            [("farfork-profile", "farfork-caches"), ("farfork-tests", "farfork-bench")]
+        {
+            let sample = manifest(name, "dependencies", dependency);
+            assert_complains(
+                rule,
+                &[("crates/a/Cargo.toml", &sample)],
+                "not belong to the product",
+            );
+        }
+        let sample = manifest("farfork-bench", "dependencies", "farfork-caches");
+        assert_accepts(rule, &[("crates/a/Cargo.toml", &sample)]);
     }
 
     #[test]

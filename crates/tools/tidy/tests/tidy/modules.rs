@@ -80,9 +80,9 @@ fn module_path(inside: &str) -> Path {
 fn read(file: &File<'_>, path: &Path) -> Module {
     let mut module = Module { file: file.path.to_owned(), ..Module::default() };
     // What does not parse is the size rule's business.
-    let Ok(parsed) = syn::parse_file(file.text) else { return module };
+    let Ok(parsed) = file.parsed() else { return module };
     let mut reader = Reader { path: path.clone(), module: &mut module };
-    reader.visit_file(&parsed);
+    reader.visit_file(parsed);
     module
 }
 

@@ -19,12 +19,12 @@ fn is_test_path(path: &str) -> bool {
 }
 
 fn check(file: &File<'_>) -> Vec<Complaint> {
-    let parsed = match syn::parse_file(file.text) {
+    let parsed = match file.parsed() {
         Ok(parsed) => parsed,
         Err(error) => return vec![file.complaint(error.span().start().line, error.to_string())],
     };
     let mut sizes = Sizes { functions: Vec::new(), test_lines: 0 };
-    sizes.visit_file(&parsed);
+    sizes.visit_file(parsed);
     let mut complaints: Vec<_> = sizes
         .functions
         .into_iter()

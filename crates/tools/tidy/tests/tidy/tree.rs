@@ -1,5 +1,6 @@
 //! The files that the rules read, and their complaints.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -27,9 +28,15 @@ impl fmt::Display for Complaint {
 pub struct File<'a> {
     pub path: &'a str,
     pub text: &'a str,
+    parsed: &'a OnceCell<syn::Result<syn::File>>,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
+    /// The file as Rust code, which several rules read.
+    pub fn parsed(&self) -> Result<&'a syn::File, &'a syn::Error> {
+        self.parsed.get_or_init(|| syn::parse_file(self.text)).as_ref()
+    }
+
     pub fn complaint(&self, line: usize, what: impl Into<String>) -> Complaint {
         Complaint { path: self.path.to_owned(), line, what: what.into() }
     }
@@ -45,7 +52,24 @@ impl File<'_> {
 }
 
 /// Text files by path from the root. Files that are not UTF-8 count as empty.
-pub struct Tree(BTreeMap<String, String>);
+#[derive(Default)]
+pub struct Tree {
+    sources: BTreeMap<String, Source>,
+    /// What is read of a file that is missing.
+    empty: Source,
+}
+
+#[derive(Default)]
+struct Source {
+    text: String,
+    parsed: OnceCell<syn::Result<syn::File>>,
+}
+
+impl From<String> for Source {
+    fn from(text: String) -> Source {
+        Source { text, parsed: OnceCell::new() }
+    }
+}
 
 impl Tree {
     /// All files that git tracks. Without git, all files except build products.
@@ -55,31 +79,40 @@ impl Tree {
         let read = |path: PathBuf| {
             let whole = root.join(&path);
             let text = whole.is_file().then(|| fs::read(whole).unwrap_or_default())?;
-            Some((path.to_str()?.to_owned(), String::from_utf8(text).unwrap_or_default()))
+            Some((path.to_str()?.to_owned(), String::from_utf8(text).unwrap_or_default().into()))
         };
-        Tree(paths.into_iter().filter_map(read).collect())
+        Tree { sources: paths.into_iter().filter_map(read).collect(), ..Tree::default() }
     }
 
     /// A tree of samples.
     pub fn of(files: &[(&str, &str)]) -> Self {
-        let own = |(path, text): &(&str, &str)| (path.to_string(), text.to_string());
-        Tree(files.iter().map(own).collect())
+        let own = |(path, text): &(&str, &str)| (path.to_string(), text.to_string().into());
+        Tree { sources: files.iter().map(own).collect(), ..Tree::default() }
     }
 
     pub fn files(&self) -> impl Iterator<Item = File<'_>> {
-        self.0.iter().map(|(path, text)| File { path, text })
+        self.sources.iter().map(file)
     }
 
     pub fn file(&self, path: &str) -> Option<File<'_>> {
-        self.0.get_key_value(path).map(|(path, text)| File { path, text })
+        self.sources.get_key_value(path).map(file)
+    }
+
+    pub fn file_or_empty<'a>(&'a self, path: &'a str) -> File<'a> {
+        let Source { text, parsed } = self.sources.get(path).unwrap_or(&self.empty);
+        File { path, text, parsed }
     }
 
     /// Whether there is such a file, or a folder with files in it.
     pub fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let inside = |file: &String| file.strip_prefix(path).is_some_and(|r| r.starts_with('/'));
-        path.is_empty() || self.0.contains_key(path) || self.0.keys().any(inside)
+        path.is_empty() || self.sources.contains_key(path) || self.sources.keys().any(inside)
     }
+}
+
+fn file<'a>((path, source): (&'a String, &'a Source)) -> File<'a> {
+    File { path, text: &source.text, parsed: &source.parsed }
 }
 
 fn tracked_by_git(root: &Path) -> Option<Vec<PathBuf>> {

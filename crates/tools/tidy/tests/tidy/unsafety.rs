@@ -30,9 +30,9 @@ const ALLOW_ITEM: &str = "#[allow(unsafe_code";
 
 fn check(file: &File<'_>, is_allowed: bool) -> Vec<Complaint> {
     // The rule of sizes reports files that do not parse.
-    let Ok(parsed) = syn::parse_file(file.text) else { return Vec::new() };
+    let Ok(parsed) = file.parsed() else { return Vec::new() };
     let mut found = Unsafety::default();
-    found.visit_file(&parsed);
+    found.visit_file(parsed);
     let lines: Vec<_> = file.text.lines().collect();
     let mut complaints: Vec<_> = found
         .blocks

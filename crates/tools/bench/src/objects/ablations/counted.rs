@@ -95,6 +95,12 @@ impl Seen {
 }
 
 impl Words for Seen {
+    type Plain = Seen;
+
+    fn plain(&self) -> Option<&Seen> {
+        Some(self)
+    }
+
     fn byte(&self, at: usize) -> u8 {
         self.use_metadata(at);
         self.mapped.byte(at)

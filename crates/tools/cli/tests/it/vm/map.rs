@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use farfork_minivmm::{Backing, Monitor, Walk};
 
-use crate::bed::{Bed, PATTERN, Serve, server_of};
+use super::bed::{Bed, PATTERN, Serve, server_of};
 
 /// `farfork vm map`, ready, and the path of its file.
 fn map(bed: &Bed) -> (Serve, PathBuf) {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::bed::Bed;
+use super::bed::Bed;
 
 /// A file system without room for the pool, which has more than it: for what an import stores, or for one of the files, links
 /// and directories that it makes. Nothing is left, and the image that has the name stays.

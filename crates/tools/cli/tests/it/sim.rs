@@ -267,7 +267,12 @@ fn calls_share_the_processors_of_their_node() {
     assert_eq!(most(&["--profile", profile, "--processors", "4"]), alone);
     let output = sim(&["--trace", trace, "--nodes", "1", "--profile", profile, "--json"]);
     assert_eq!(document(&output)["settings"]["processors"], 2, "what was simulated");
-    let output = sim(&["--trace", trace, "--processors", "2", "--oracle"]);
+    let profiled = ["--trace", trace, "--nodes", "1", "--profile", profile, "--json", "--oracle"];
+    let seen = document(&sim(&profiled));
+    assert_eq!(seen["settings"]["processors"], 2, "the platform's own code knows them, too");
+    let most_us = seen["latency_us"]["max"].as_u64().unwrap();
+    assert!(most_us.abs_diff(alone + 200_000) <= 4_000, "{most_us}");
+    let output = sim(&["--trace", trace, "--far-bandwidth", "1G", "--oracle"]);
     assert!(err(&output).contains("leave out --oracle"), "{}", err(&output));
     assert_eq!(sim(&["--trace", trace, "--processors", "0"]).status.code(), Some(2));
 }

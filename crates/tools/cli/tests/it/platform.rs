@@ -150,6 +150,29 @@ fn a_new_version_keeps_annotations_that_are_not_given() {
 }
 
 #[test]
+fn a_share_replaces_a_tolerance_and_is_replaced_by_one() {
+    for (kept, value, option, given, sent_value) in [
+        ("latency-tolerance", json!(5), "--local-share", "300", json!(300)),
+        ("local-share", json!(300), "--latency-tolerance", "5", json!(5.0)),
+    ] {
+        let before = json!({"annotations": [{"key": kept, "value": value}]});
+        let made =
+            json!({"namespace": "g", "name": "f", "version": "0.0.2", "exec": {"kind": "k"}});
+        let platform = FakePlatform::answering(vec![document(200, &before), document(200, &made)]);
+        let file = tempfile::Builder::new().suffix(".py").tempfile().expect("a file");
+        let path = file.path().display().to_string();
+        let call = ["deploy", path.as_str(), "--name", "f", option, given];
+        let (status, _, err) = parts(&platform.farfork(&call));
+        assert_eq!(status, Some(0), "{err}");
+        let requests = platform.requests.lock().expect("not poisoned");
+        let body = requests[1].split("\r\n\r\n").nth(1).expect("a body");
+        let sent: Value = serde_json::from_str(body).expect("JSON");
+        let key = option.trim_start_matches('-');
+        assert_eq!(sent["annotations"], json!([{"key": key, "value": sent_value}]));
+    }
+}
+
+#[test]
 fn invalid_responses_are_described() {
     let cut = b"HTTP/1.1 200 x\r\nContent-Length: 99\r\n\r\n{".to_vec();
     for (given, words) in [

@@ -12,7 +12,7 @@ use farfork_minivmm::{Backing, Monitor, Walk};
 use farfork_sys::userfault::Userfault;
 use serde_json::Value;
 
-use crate::bed::{Bed, PATTERN, Serve, server_of};
+use super::bed::{Bed, PATTERN, Serve, server_of};
 
 /// What a server answers.
 fn fetch(address: SocketAddr, path: &str) -> String {
@@ -131,7 +131,7 @@ fn a_guest_without_holder_and_server_is_ended() {
     bed.import("a/vm");
     let mut serve = Serve::start(&bed, "a/vm");
     let mut guest = std::process::Command::new(std::env::current_exe().unwrap());
-    guest.args(["serve::process", "--exact", "--nocapture"]).env("FARFORK_TEST_GUEST", &bed.0);
+    guest.args(["vm::serve::process", "--exact", "--nocapture"]).env("FARFORK_TEST_GUEST", &bed.0);
     let mut guest = guest.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     let await_that = |is_so: &dyn Fn() -> bool| {

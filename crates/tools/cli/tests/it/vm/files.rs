@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::bed::{Bed, PATTERN};
+use super::bed::{Bed, PATTERN};
 
 #[test]
 fn a_snapshot_comes_back_bit_for_bit() {

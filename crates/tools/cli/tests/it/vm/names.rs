@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farfork_pool::{PageBits, Pool};
 
-use crate::bed::Bed;
+use super::bed::Bed;
 
 /// Waits until the pool has so many images: one that has no name yet among them.
 fn await_images(pool: &Pool, count: usize) {
