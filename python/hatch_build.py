@@ -16,8 +16,9 @@ class ProgramHook(BuildHookInterface[Any]):
         """Change what is built; called by hatchling."""
         if program := os.environ.get("FARFORK_WHEEL_PROGRAM"):
             build_data["shared_scripts"][program] = "farfork"
-            if library := os.environ.get("FARFORK_WHEEL_LIBRARY"):
-                # Where farfork.objects looks for it.
-                build_data["force_include"][library] = "farfork/libfarfork.so"
+            for library in os.environ.get("FARFORK_WHEEL_LIBRARIES", "").split(":"):
+                # Where farfork.objects looks for its own.
+                if library:
+                    build_data["force_include"][library] = f"farfork/{os.path.basename(library)}"
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{os.environ['FARFORK_WHEEL_PLATFORM']}"

@@ -7,14 +7,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from bed import Bed, make_bed, pooled, why_not
-from served import POOL_SIZE, Platform, open_place, serving
+from bed import Bed, make_bed, why_not
+from runtimes import Serve
 
 from farfork.client import Client
-from farfork.demo.command import Farfork
-
-ROOT = Path(__file__).resolve().parents[2]
-Serve = Callable[..., Client]
 
 
 @pytest.fixture
@@ -61,19 +57,3 @@ def bed(made_bed: Bed) -> Iterator[Bed]:
     """Return where to checkpoint and clone; nothing of it is left after the test."""
     yield made_bed
     made_bed.tidy()
-
-
-@pytest.fixture(scope="module")
-def farfork() -> Iterator[Farfork]:
-    """Return the binary, on a pool of its own."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with open_place() as place, pooled(place, POOL_SIZE) as farfork:
-        yield farfork
-
-
-@pytest.fixture(scope="module")
-def platform(farfork: Farfork) -> Iterator[Platform]:
-    """Return a platform that serves."""
-    with open_place() as place, serving(farfork, place / "state") as platform:
-        yield platform

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from bed import Bed
+from patience import await_true
 
 from farfork.runtime.action import END_OF_ACTIVATION, MAX_BODY_BYTES
 
@@ -113,14 +114,14 @@ def free_port() -> int:
 
 
 def await_port(port: int) -> None:
-    deadline = time.monotonic() + 60
-    while True:
+    def listens() -> bool:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
-            return
         except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+            return False
+        return True
+
+    await_true(listens, f"port {port}")
 
 
 @pytest.fixture

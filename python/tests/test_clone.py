@@ -6,14 +6,14 @@ accept(), which then goes on with what is under the fd now, as in a restored pro
 
 import os
 import signal
-import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import Serve
+from patience import await_true
+from runtimes import Serve
 
 from farfork.client import CallError, Client
 
@@ -62,10 +62,8 @@ class Clonable:
 
     def wait_for_accept(self, pid: int) -> None:
         """Wait until the process sits in accept4 (system call 288)."""
-        deadline = time.monotonic() + 10
-        while not Path(f"/proc/{pid}/syscall").read_text().startswith("288 0x3 "):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        call = Path(f"/proc/{pid}/syscall")
+        await_true(lambda: call.read_text().startswith("288 0x3 "), "it accepts", every_s=0.001)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bed import why_not
+from patience import run_to_end
 
 from farfork.demo import __main__ as demo
 from farfork.demo import command, platform, play, table, traffic
@@ -110,7 +111,7 @@ def test_the_platform_with_sample_functions_is_shown_and_leaves_nothing() -> Non
     pytest.importorskip("pycountry", reason="the sample functions' packages are missing")
     before = set(Path("/run").glob("farfork-demo-*"))
     call = [sys.executable, "-m", "farfork.demo.platform", "--seconds", "5"]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=180, check=False)
+    done = run_to_end(call, 180)
     assert done.returncode == 0, done.stderr
     if "skipped" in done.stderr:
         pytest.skip(done.stderr)

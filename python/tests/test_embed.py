@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import ROOT, Serve
+from runtimes import ROOT, Serve
 
 from farfork.client import compare_embeddings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bed import LOCAL, NODES, Bed, Clone, Parent
-from conftest import ROOT
+from runtimes import ROOT
 
 pytest.importorskip("onnxruntime", reason="the sample functions' packages are not installed")
 

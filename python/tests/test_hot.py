@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bed import Bed
-from conftest import Serve
+from runtimes import Serve
 
 import farfork
 from farfork import hot

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import twins
-from conftest import ROOT
+from runtimes import ROOT
 
 from farfork import identity
 from farfork.runtime import renew

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bed import LOCAL, NODES, Bed, Parent
-from conftest import ROOT
+from runtimes import ROOT
 
 from farfork.client import compare_embeddings
 

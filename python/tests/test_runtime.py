@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Serve
+from patience import run_to_end
+from runtimes import ROOT, Serve
 
 from farfork.client import CallError, Client, NoAnswerError
 
@@ -200,7 +201,7 @@ def test_failed_starts_are_explained(
 ) -> None:
     command = [sys.executable, "-m", "farfork.runtime", str(write_function(source))]
     command += ["--socket", str(tmp_path / "s"), *options]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    run = run_to_end(command)
     assert (run.returncode, reason in run.stderr) == (status, True), run.stderr
 
 

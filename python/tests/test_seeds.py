@@ -15,6 +15,7 @@ from textwrap import dedent
 
 import pytest
 from bed import why_not
+from patience import run_to_end
 
 from farfork.demo.command import find_binary
 from farfork.seeds import Seed, SeedError, reclaim, resume
@@ -83,14 +84,7 @@ def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    return run_to_end(command, LIMIT_S)
 
 
 @needs_clones

@@ -38,6 +38,9 @@ venv/bin/python -c 'from farfork import objects
 box = objects.attach("region").mailbox("box")
 box.send(b"x")
 assert box.receive() == b"x"' || fail "the package has no working libfarfork.so"
+malloc=$(echo "$place"/venv/lib/python3*/site-packages/farfork/libfarfork_malloc.so)
+said=$(LD_PRELOAD=$malloc venv/bin/python -c 'print("hello")' 2>&1) || true
+[ "$said" = hello ] || fail "libfarfork_malloc.so of the wheel does not work: $said"
 venv/bin/farfork pool create "$FARFORK_POOL" --size 512M
 mkdir -m 711 state
 venv/bin/farfork serve --state state --listen 127.0.0.1:0 --nodes 1 --node-memory 1G >said 2>log </dev/null &
@@ -78,6 +81,8 @@ inside apt-get -qq --yes --no-install-recommends install /farfork.deb >/dev/null
     fail "apt cannot install the package"
 inside farfork --version
 inside python3 -c 'import farfork, snapshot_restore_py'
+said=$(inside LD_PRELOAD=/usr/lib/python3/dist-packages/farfork/libfarfork_malloc.so python3 -c 'print("hello")' 2>&1) || true
+[ "$said" = hello ] || fail "libfarfork_malloc.so of the Debian package does not work: $said"
 inside farfork doctor --json >"$place/doctor" || true
 grep -q '"' "$place/doctor" || fail "farfork doctor prints nothing"
 for file in /usr/share/man/man1/farfork.1.gz /usr/share/bash-completion/completions/farfork \

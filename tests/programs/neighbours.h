@@ -1,9 +1,10 @@
 // Tries to reach other images than its own, in every way that a process without rights has. Shared by the
-// program neighbours.c and by the library of the same name that functions load (python/tests/functions).
+// program neighbours.c and by the library of the same name that functions load (tests/platform/functions).
 //
 // neighbours_attack(images, masked, ...) appends a line for each thing that was reached, and ends with
-// "tried N, read N, died N, past the end N": attempts, those that could look around afterwards, those that
-// did not live to, and those that met SIGBUS where an image's file ends.
+// "tried N, read N, died N, past the end N, targets N, grown pages N": attempts, those that could look around
+// afterwards, those that did not live to, those that met SIGBUS where an image's file ends, mappings of the image
+// that were attacked, and by how many pages they grew.
 //
 // Each attempt is made in a process of its own. Afterwards it reads every page that it can of whatever is mapped
 // anew or elsewhere, and looks for a page that holds the other's secret; one attempt does nothing, and reads all
@@ -33,8 +34,10 @@
 #include <unistd.h>
 
 #define NB_PAGE 4096UL
-// How far mappings grow: from the last of the targets beyond the end of the image.
-static unsigned long nb_far = 16UL << 20;
+// How far mappings grow: from the last of the targets beyond the end of the image, which may lie behind all that is
+// mapped of it.
+#define NB_TAIL (16UL << 20)
+static unsigned long nb_far = NB_TAIL;
 #define NB_MASK 0xa5
 #define NB_SECRET 32
 // The addresses that the restorer keeps for itself in a clone.
@@ -44,6 +47,8 @@ static unsigned long nb_far = 16UL << 20;
 // Mappings of the image that are attacked: those that begin the file, and those that end it.
 #define NB_TARGETS 6
 #define NB_AROUND 20
+// Where a file has ended not every page is tried: each would raise SIGBUS, and the secret has more pages.
+#define NB_STRIDE 16
 #define NB_AFTER_EXEC "FARFORK_NEIGHBOURS_AFTER_EXEC"
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
@@ -135,9 +140,12 @@ static uint64_t nb_image_bytes(void) {
 }
 
 static sigjmp_buf nb_after;
+static volatile sig_atomic_t nb_is_expected;
 
+// Where no signal is expected, what this process needs has gone, and going back would do the same again.
 static void nb_trapped(int number, siginfo_t *info, void *context) {
     (void)info, (void)context;
+    if (!nb_is_expected) __asm__ volatile("syscall" : : "a"(SYS_exit_group), "D"(1) : "rcx", "r11", "memory");
     siglongjmp(nb_after, number);
 }
 
@@ -164,12 +172,14 @@ static int nb_holds_secret(const unsigned char *page, size_t bytes) {
 static void nb_read(const struct nb_mapping *m) {
     volatile uint64_t at;
     volatile int has_met_end = 0;
-    for (at = m->start; at < m->end; at += NB_PAGE) {
+    nb_is_expected = 1;
+    for (at = m->start; at < m->end; at += has_met_end ? NB_STRIDE * NB_PAGE : NB_PAGE) {
         int trap = sigsetjmp(nb_after, 0);
         if (trap == SIGBUS && m->is_image) has_met_end = 1;
         if (trap) continue;
         if (nb_holds_secret((const unsigned char *)at, NB_PAGE)) nb_found->secret_at = at;
     }
+    nb_is_expected = 0;
     nb_found->past_end += has_met_end;
 }
 
@@ -226,6 +236,7 @@ static long nb_restorers_gate(long nr, long a, long b, long c, long d, long e) {
         if (m->start < NB_WINDOW || m->start >= NB_WINDOW_END || !m->is_readable || !m->is_executable) continue;
         unsigned char *found = memmem((void *)m->start, m->end - m->start, "\x0f\x05\x0f\x0b", 4);
         if (!found) continue;
+        nb_is_expected = 1;
         if (sigsetjmp(nb_after, 0) == 0) {
             register long r10 __asm__("r10") = d;
             register long r8 __asm__("r8") = e;
@@ -234,6 +245,7 @@ static long nb_restorers_gate(long nr, long a, long b, long c, long d, long e) {
                              : "a"(nr), "r"(found), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
                              : "rcx", "r11", "memory");
         }
+        nb_is_expected = 0;
         return 0;
     }
     return -ENOSYS;
@@ -623,7 +635,7 @@ static void nb_choose_far(const struct nb_mapping *targets, int count) {
         uint64_t to = nb_now[i].offset + nb_now[i].end - nb_now[i].start;
         end = nb_now[i].is_image && to > end ? to : end;
     }
-    if (count && end - last + (1UL << 20) > nb_far) nb_far = end - last + (1UL << 20);
+    if (count && end - last + NB_TAIL > nb_far) nb_far = end - last + NB_TAIL;
 }
 
 // `images` is the directory of the pool's images, with a slash at its end; `masked` the secret in hexadecimal
@@ -650,8 +662,8 @@ static void neighbours_attack(const char *images, const char *masked, const char
             }
         }
     }
-    nb_say(&text, "tried %u, read %u, died %u, past the end %u\n", text.tried, text.read, text.died,
-           text.past_end);
+    nb_say(&text, "tried %u, read %u, died %u, past the end %u, targets %d, grown pages %lu\n", text.tried, text.read,
+           text.died, text.past_end, count, nb_far / NB_PAGE);
 }
 
 #endif

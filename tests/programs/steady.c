@@ -36,14 +36,14 @@ struct registers {
     uint64_t general[13];
 } __attribute__((aligned(16)));
 
-// Every register that a compiler uses keeps its value through a loop of some 100 us. A quarter of the time: a test has
+// Every register that a compiler uses keeps its value through a loop of some 100 us. A tenth of the time: a test has
 // many such threads, and they would have all processors.
 static void *spin(void *unused) {
     (void)unused;
     static struct registers state;
     fill(state.vectors_in, sizeof state.vectors_in, 5);
     for (;; rounds[SPIN]++) {
-        if (rounds[SPIN] % SPINS == 0) usleep(1500);
+        if (rounds[SPIN] % SPINS == 0) usleep(4500);
         memset(state.vectors_out, 0, sizeof state.vectors_out);
         memset(state.general, 0, sizeof state.general);
         struct registers *at = &state;

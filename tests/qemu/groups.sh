@@ -34,7 +34,7 @@ tests() {
 platform() {
     place=$1
     shift
-    (cd /farfork/python && scene "$place platform" python3 -m pytest -p no:cacheprovider -v --durations=0 "$@")
+    (cd /farfork && scene "$place platform" python3 -m pytest -p no:cacheprovider -v --durations=0 "$@")
 }
 
 # SECONDS FUNCTION: whether that holds before so much time has gone.
@@ -103,7 +103,7 @@ check unified is_unified
 # In the root of all groups, which gives others nothing yet.
 check doctor doctor
 tests root limits::
-platform root tests/test_limits.py
+platform root tests/platform/test_limits.py
 check 'nothing is left' is_clear
 
 # In a group that has processes, as services and people have; it has no files of memory, either.
@@ -111,7 +111,7 @@ check 'nothing is delegated' delegate_nothing
 mkdir "$all/service"
 echo $$ >"$all/service/cgroup.procs"
 check doctor doctor
-platform service tests/test_limits.py
+platform service tests/platform/test_limits.py
 tests service pauses:: ghosts::has_namespaces_and_a_cgroup_of_its_own ghosts::runs_out_of_memory \
     ghosts::is_killed ghosts::is_stopped ghosts::loses_its_agent ghosts::comes_from
 check 'nothing is left' is_clear

@@ -41,5 +41,5 @@ tests dax "$programs" clone_of_clone::dontneed_after_munlock clone_of_clone::mre
     clone_on_other_node::two_mib_edges
 
 export FARFORK_TEST_MEDIUM=/mnt/far FARFORK_TEST_MEDIUM_NAME=tmpfs FARFORK_TEST_MEDIUM_NODE=1
-tests far "$faults" media:: share::is share::counts_b share::counts_n share::places share::takes share::rises share::survives share::of
-tests far "$programs" clone_twice::mprotect_patterns tiers::brk_grow
+tests far "$faults" media:: share::is share::counts_b share::counts_n share::places share::moves share::takes share::rises share::survives share::of
+tests far "$programs" clone_twice::mprotect_patterns clone_twice::remap_parts tiers::brk_grow

@@ -56,6 +56,7 @@ serve_image() {
     "$farfork" checkpoint --pool "$pool" --name demo/pages --kill --no-verify --pid $! 3>&- || return 1
     exec 3>&-
     grep "$pool tmpfs.*huge=always" /proc/mounts && "$farfork" pool check "$pool" || return 1
+    before=$(taken)
     "$farfork" far serve --listen "$address" --pool "$pool" --key /tmp/far.key --tcp-only --rdma rxe0 \
         >/tmp/server.out 2>/tmp/server.err &
     server=$!
@@ -93,6 +94,16 @@ prefetched() {
     clone prefetched && is_one_sided prefetched
 }
 
+taken() {
+    du -sk "$pool/images" | cut -f 1
+}
+
+# What the device pins for holes of the file is not the file's.
+holes_stay() {
+    echo "the image takes $(taken) KiB, and took $before KiB before it was served"
+    [ "$(taken)" -eq "$before" ]
+}
+
 # With the server its windows go. What the clone has not fetched is an error that names the server.
 killed() {
     mkfifo /tmp/child
@@ -118,4 +129,5 @@ scene 'the suite' /farfork/debug/deps/transports rdma:: --test-threads 2
 check 'an image' serve_image
 check 'pages by touch' touched
 check 'pages in advance' prefetched
+check 'holes of the image stay' holes_stay
 check 'a killed server' killed

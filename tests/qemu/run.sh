@@ -69,7 +69,7 @@ put_tree() {
 
 # What media.sh, cxl.sh, groups.sh and rdma.sh run.
 readonly subjects=(
-    brk_grow cow_file_private dontneed_after_munlock fd_locks fork_after mprotect_patterns mremap_grow steady
+    brk_grow cow_file_private dontneed_after_munlock fd_locks fork_after mprotect_patterns mremap_grow remap_parts steady
     tcp_listening timers two_mib_edges untouched watcher
 )
 
@@ -106,14 +106,17 @@ pack_programs() {
     done
 }
 
-# What makes containers, and Python with farfork's package and pytest.
+# What makes containers, and Python with farfork's package and pytest, and tests of the platform.
 pack_platform() {
     local name
     for name in runc setpriv nsenter prlimit hostname mount umount; do
         put "$(command -v "$name")"
     done
     pack_python {_pytest,iniconfig,packaging,pluggy,pluggy-*.dist-info,py.py,pygments,pytest}
-    cp -r python/{snapshot_restore_py,tests} python/pyproject.toml "$work/root/farfork/python"
+    cp -r python/{snapshot_restore_py,tests} "$work/root/farfork/python"
+    install -d "$work/root/farfork/tests"
+    cp -r tests/platform "$work/root/farfork/tests"
+    cp pytest.ini "$work/root/farfork"
 }
 
 # Python with farfork's package and the libraries of a function, and that function.

@@ -1,12 +1,14 @@
 //! Builds the programs at test time, once each, when a source is newer than the program.
 
 pub use crate::places::profile_dir;
+use farfork_sys::sync::locked;
+
 use crate::program::Source;
 use crate::{Outcome, Program, Trouble};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 const CFLAGS: &[&str] =
@@ -91,14 +93,14 @@ pub fn tool(name: &str) -> Outcome<PathBuf> {
 /// One lock per program: several tests want the same one, others need not wait.
 fn lock_of(name: &str) -> Arc<Mutex<()>> {
     static LOCKS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut locks = locked(&LOCKS);
     Arc::clone(locks.entry(name.to_owned()).or_default())
 }
 
 fn built(name: &str, recipe: &Recipe) -> Outcome<PathBuf> {
     let file = format!("{name}{}", recipe.suffix);
     let lock = lock_of(&file);
-    let _one_at_a_time = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = locked(&lock);
     let directory = built_dir()?;
     std::fs::create_dir_all(&directory)
         .map_err(|error| Trouble::during("making target/programs", error))?;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farfork_sys::sync::locked;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::{Outcome, Trouble, testbed};
@@ -74,10 +75,10 @@ impl Tests {
         arguments.test_threads.get_or_insert(2 * processors);
         let conclusion = libtest_mimic::run(&arguments, self.trials);
         // Not before: other tests' lines are printed in pieces. setup/summary.py counts these.
-        for (name, reason) in SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (name, reason) in locked(&SKIPPED).iter() {
             println!("skipped: {reason} [{name}]");
         }
-        for (took, name) in TIMES.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (took, name) in locked(&TIMES).iter() {
             println!("took: {:.1} s [{name}]", took.as_secs_f64());
         }
         tear_down();
@@ -89,12 +90,12 @@ impl Tests {
 /// The result of the test `name`. A skipped test passes, and is listed at the end.
 fn finish(name: String, took: Duration, outcome: Outcome) -> Result<(), Failed> {
     if took >= LONG {
-        TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((took, name.clone()));
+        locked(&TIMES).push((took, name.clone()));
     }
     match outcome {
         Ok(()) => Ok(()),
         Err(Trouble::Skipped(reason)) => {
-            SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).push((name, reason));
+            locked(&SKIPPED).push((name, reason));
             Ok(())
         }
         Err(Trouble::Failed(report)) => Err(Failed::from(report)),

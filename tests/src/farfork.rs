@@ -1,10 +1,15 @@
 //! The calls of the command `farfork` that the flavours make.
 
+use crate::patience::Patience;
 use crate::places::{profile_dir, run_directory};
 use crate::{Outcome, Trouble};
+use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 /// The variable that says where agents listen.
 pub const RUN: &str = "FARFORK_RUN";
@@ -21,10 +26,21 @@ pub fn binary() -> Outcome<PathBuf> {
     Err(Trouble::Skipped(format!("no {}: build farfork or set FARFORK_BIN", path.display())))
 }
 
+/// What ends a command that hangs and that no test waits for any more. How long a test waits is for [`Patience`] to say: this
+/// counts by the clock.
+pub(crate) const BACKSTOP: [&str; 3] = ["timeout", "--kill-after=5", "3600"];
+
+/// How long a command may take that does not hang.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// How long one takes to end that is asked to.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// A `farfork` command line to be completed, which is ended when it hangs.
 pub fn command(arguments: &[&str]) -> Outcome<Command> {
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "300"]).arg(binary()?).args(arguments);
+    let [first, rest @ ..] = BACKSTOP;
+    let mut command = Command::new(first);
+    command.args(rest).arg(binary()?).args(arguments);
     command.env(RUN, run_directory());
     Ok(command)
 }
@@ -38,9 +54,25 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// Runs to the end.
+/// Runs to the end, without input. One that hangs is asked to end, and the test fails.
 pub fn run(mut command: Command) -> Outcome<Output> {
-    command.output().map_err(|error| Trouble::during(&format!("{command:?}"), error))
+    let what = format!("{command:?}");
+    let failed = |error| Trouble::during(&what, error);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(failed)?;
+    let process = farfork_sys::pidfd::open(child.id().cast_signed()).map_err(failed)?;
+    let (sender, ended) = channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let mut patience = Patience::new(LIMIT);
+    while !patience.is_over() {
+        if let Ok(output) = ended.recv_timeout(patience.slice()) {
+            return output.map_err(failed);
+        }
+    }
+    let _ = farfork_sys::pidfd::send_signal(&process, Signal::SIGTERM as i32);
+    let printed = ended.recv_timeout(ENDING).ok().and_then(Result::ok);
+    let printed = printed.as_ref().map(text).unwrap_or_default();
+    Err(Trouble::during(&what, format!("hangs\n{printed}")))
 }
 
 /// Runs to the end and demands exit status 0.

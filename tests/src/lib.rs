@@ -13,6 +13,7 @@ pub mod farfork;
 pub mod flavour;
 pub mod known;
 pub mod nodes;
+pub mod patience;
 mod places;
 pub mod program;
 mod stage;

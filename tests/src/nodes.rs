@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::patience::Patience;
 use crate::subject::Subject;
 use crate::{Outcome, Trouble, farfork, testbed};
 
@@ -63,10 +64,11 @@ pub fn end(pid: i32, signal: Signal) {
     }
 }
 
-fn ip(arguments: &[&str]) -> Outcome {
+/// Runs `ip`; what it prints.
+fn ip(arguments: &[&str]) -> Outcome<Output> {
     let mut command = Command::new("ip");
     command.args(arguments);
-    farfork::must_run(command).map(drop)
+    farfork::must_run(command)
 }
 
 impl Nodes {
@@ -126,7 +128,7 @@ impl Nodes {
     /// `farfork`, run on a node, whose fetches have `deadline`. It is ended when it hangs.
     pub fn on(&self, side: &str, arguments: &[&str], deadline: Duration) -> Outcome<Command> {
         let mut command = self.inside(side);
-        command.args(["timeout", "--kill-after=5", "120"]);
+        command.args(farfork::BACKSTOP);
         self.complete(command, side, arguments, deadline)
     }
 
@@ -185,6 +187,11 @@ impl Nodes {
                 }
             }
             unmount_all(&run_directory);
+            // Detached clones of a test that failed would go on, and the next ones would share the processors with them.
+            let left = ip(&["netns", "pids", &self.namespace(side)]).map(|output| output.stdout);
+            for pid in String::from_utf8_lossy(&left.unwrap_or_default()).split_whitespace() {
+                end(pid.parse().unwrap_or(0), Signal::SIGKILL);
+            }
             let _ = ip(&["netns", "del", &self.namespace(side)]);
         }
     }
@@ -215,13 +222,13 @@ pub fn pid_of(clone: &mut Subject) -> Outcome<i32> {
         return clone.fail("no pid");
     }
     // The clone keeps the pipes, so that they do not end: what was printed may come a while later.
-    let until = Instant::now() + SOON;
+    let mut patience = Patience::new(SOON);
     loop {
         clone.hear(Duration::from_millis(50));
         let pid = clone.transcript().lines().find_map(|line| line.trim().parse().ok());
         match pid {
             Some(pid) => return Ok(pid),
-            None if Instant::now() < until => {}
+            None if !patience.is_over() => {}
             None => return clone.fail("no pid"),
         }
     }

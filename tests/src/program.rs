@@ -74,6 +74,8 @@ pub struct Program {
     pub uses_up_files: bool,
     /// What its clones say when they can be checkpointed.
     pub settles: Option<&'static str>,
+    /// How long it does not change before it has come to rest, where it does more than it says with `READY`.
+    pub rest: Option<Duration>,
     /// How long each wait for it may take.
     pub timeout: Duration,
 }
@@ -102,6 +104,7 @@ impl Program {
             has_fresh_clones: false,
             uses_up_files: false,
             settles: None,
+            rest: None,
             timeout: Duration::from_secs(180),
         }
     }
@@ -199,6 +202,12 @@ impl Program {
     /// Marks a program whose clones can be checkpointed when they have said so.
     pub const fn settles(mut self, word: &'static str) -> Self {
         self.settles = Some(word);
+        self
+    }
+
+    /// Marks a program whose runtime still works when it waits, and does no more when it has not changed for so long.
+    pub const fn rests_after(mut self, seconds: u64) -> Self {
+        self.rest = Some(Duration::from_secs(seconds));
         self
     }
 

@@ -1,5 +1,6 @@
 //! A started process that the driver talks to: a program, or a `farfork restore` with its clone.
 
+use crate::patience::Patience;
 use crate::{Outcome, Trouble};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,7 +26,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Starts `command`; `timeout` bounds each single wait for it.
+    /// Starts `command`; `timeout` bounds each single wait for it, as [`Patience`] counts time.
     pub fn start(label: &str, command: &mut Command, timeout: Duration) -> Outcome<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command
@@ -50,14 +51,15 @@ impl Subject {
 
     /// Waits for this line to be printed once more on stdout.
     pub fn await_line(&mut self, wanted: &str) -> Outcome {
-        let deadline = Instant::now() + self.timeout;
+        let mut patience = Patience::new(self.timeout);
         loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match self.lines.recv_timeout(patience.slice()) {
                 Ok(Line::Out(line)) if line == wanted => {
                     self.record(Line::Out(line));
                     return Ok(());
                 }
                 Ok(line) => self.record(line),
+                Err(RecvTimeoutError::Timeout) if !patience.is_over() => {}
                 Err(RecvTimeoutError::Timeout) => {
                     return self.fail(&format!("no {wanted} in time"));
                 }
@@ -93,11 +95,11 @@ impl Subject {
 
     /// Waits for the end alone: a clone that was detached keeps the pipes, and goes on.
     pub fn leave(&mut self) -> Outcome<ExitStatus> {
-        let deadline = Instant::now() + self.timeout;
+        let mut patience = Patience::new(self.timeout);
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Ok(status),
-                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(3)),
+                Ok(None) if !patience.is_over() => thread::sleep(Duration::from_millis(3)),
                 Ok(None) => return self.fail("did not end in time"),
                 Err(error) => return self.fail(&format!("wait: {error}")),
             }

@@ -5,10 +5,12 @@
 //!
 //! Agents listen below that directory: those of the machine, or of other checkouts, never answer.
 
+use crate::patience::Patience;
 use crate::places::base;
 pub use crate::places::{run_directory, work_dir};
 use crate::{Outcome, Trouble, farfork};
 use farfork_pool::Pool;
+use farfork_sys::sync::locked;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
@@ -18,8 +20,8 @@ use nix::unistd::Pid;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 const POOL_SIZE: &str = "6G";
 /// The pool and its metadata; sparse, so only what images hold is used.
@@ -67,7 +69,7 @@ fn make_pool() -> Result<PathBuf, String> {
         None => mount_tmpfs()?.join(name),
     };
     create(&path, &size).map_err(|trouble| format!("{trouble:?}"))?;
-    *MADE.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+    *locked(&MADE) = Some(path.clone());
     Ok(path)
 }
 
@@ -76,7 +78,7 @@ fn mount_tmpfs() -> Result<PathBuf, String> {
     std::fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
     mount(Some("farfork-tests"), &place, Some("tmpfs"), MsFlags::empty(), Some(TMPFS_OPTIONS))
         .map_err(|error| format!("mounting tmpfs on {}: {error}", place.display()))?;
-    *MOUNTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.clone());
+    *locked(&MOUNTED) = Some(place.clone());
     Ok(place)
 }
 
@@ -93,7 +95,7 @@ fn create(path: &Path, size: &str) -> Outcome {
 /// Starts another node once: an agent that shares the pool and nothing else with this one.
 pub fn other_node(pool: &Path, which: usize) -> Outcome<&'static str> {
     let name = OTHER_NODES[which];
-    let mut agents = AGENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut agents = locked(&AGENTS);
     if let Some(running) = agents[which].as_mut()
         && matches!(running.try_wait(), Ok(None))
     {
@@ -130,7 +132,7 @@ fn start_agent(pool: &Path, name: &str, has_other_boot: bool) -> Outcome<Child> 
 
 /// Waits until the agent has registered in the pool.
 fn await_node(pool: &Path, name: &str) -> Outcome {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut patience = Patience::new(Duration::from_secs(120));
     loop {
         let mut info = farfork::command(&["pool", "info", "--json"])?;
         info.arg(pool);
@@ -138,7 +140,7 @@ fn await_node(pool: &Path, name: &str) -> Outcome {
         if seen.contains(&format!("\"{name}\"")) {
             return Ok(());
         }
-        if Instant::now() > deadline {
+        if patience.is_over() {
             return Err(Trouble::during(&format!("waiting for node {name} in pool info"), seen));
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -147,9 +149,9 @@ fn await_node(pool: &Path, name: &str) -> Outcome {
 
 /// Waits until `holds` does.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut patience = Patience::new(Duration::from_secs(120));
     while !holds()? {
-        if Instant::now() > deadline {
+        if patience.is_over() {
             return Err(Trouble::Failed(format!("{what}: not in time")));
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -175,18 +177,18 @@ pub fn agent_pid(socket_path: &Path) -> nix::Result<i32> {
 
 /// Ends the agents, unmounts the pool, removes the directory.
 pub fn tear_down() {
-    let mut agents = AGENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut agents = locked(&AGENTS);
     for mut agent in agents.iter_mut().filter_map(Option::take) {
         let _ = agent.kill();
         let _ = agent.wait();
     }
     // There is none if nothing was restored on this node.
     let _ = end_agent(&run_directory().join("local.sock"));
-    if let Some(path) = MADE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(path) = locked(&MADE).take() {
         // Agents that were killed have left pins.
         let _ = Pool::destroy_used(&path);
     }
-    if let Some(place) = MOUNTED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(place) = locked(&MOUNTED).take() {
         let _ = umount2(&place, MntFlags::MNT_DETACH);
     }
     let _ = std::fs::remove_dir_all(base());

@@ -3,11 +3,14 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farfork_tests::driver::{self, Tests};
+use farfork_tests::patience::Patience;
 use farfork_tests::{Outcome, Trouble, farfork, testbed};
+use nix::sys::prctl;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -27,9 +30,9 @@ impl Shell {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| Trouble::during("starting bash", error))?;
         let mut shell = Shell { child, children: Vec::new() };
-        let until = Instant::now() + Duration::from_secs(120);
+        let mut patience = Patience::new(Duration::from_secs(120));
         while shell.children.len() < 2 || !shell.children.iter().all(|child| is_sleep(*child)) {
-            if Instant::now() > until {
+            if patience.is_over() {
                 return Err(Trouble::Failed("bash did not start its children".to_owned()));
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -124,11 +127,8 @@ fn images_tell_their_processes() -> Outcome {
     demand(shell.children.iter().all(|child| is_sleep(*child)), "all to go on", &shell.children)?;
     let killed = json(&shell.checkpoint(image, &["--tree", "--kill"])?)?;
     demand(killed["processes"] == 3, "three processes", &killed)?;
-    let left: Vec<&i64> = shell
-        .children
-        .iter()
-        .filter(|child| Path::new(&format!("/proc/{child}")).exists())
-        .collect();
+    // Not even as zombies, although nothing here reaps orphans.
+    let left: Vec<&i64> = shell.children.iter().filter(|child| exists(**child)).collect();
     demand(left.is_empty(), "no child to be left", &left)?;
     farfork::forget(pool, image)
 }
@@ -194,12 +194,19 @@ fn start_as(pid: i64) -> Outcome<Child> {
     Err(Trouble::Failed(format!("no process got id {pid}")))
 }
 
-/// Waits until no process has one of these ids; some reapers of orphans only look now and then.
+fn exists(pid: i64) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Waits until no process has one of these ids, which come to this process as orphans.
 fn await_end(pids: &[i64]) -> Outcome {
-    let until = Instant::now() + Duration::from_secs(120);
-    let lives = |pid: &&i64| Path::new(&format!("/proc/{pid}")).exists();
+    let mut patience = Patience::new(Duration::from_secs(120));
+    let lives = |pid: &&i64| {
+        let _ = waitpid(Pid::from_raw(**pid as i32), Some(WaitPidFlag::WNOHANG));
+        exists(**pid)
+    };
     while let Some(pid) = pids.iter().find(lives) {
-        if Instant::now() > until {
+        if patience.is_over() {
             return Err(Trouble::Failed(format!("expected process {pid} to end")));
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -211,6 +218,8 @@ fn await_end(pids: &[i64]) -> Outcome {
 type Test = (&'static str, fn() -> Outcome);
 
 fn main() -> ExitCode {
+    // As a pid 1 that never reaps.
+    prctl::set_child_subreaper(true).expect("orphans come here");
     let mut tests = Tests::begin();
     let cases: [Test; 4] = [
         ("refusals_name_their_processes", refusals_name_their_processes),

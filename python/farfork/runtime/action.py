@@ -6,7 +6,8 @@ r"""Serves one OpenWhisk action over HTTP: `python -m farfork.runtime.action [--
     POST /launch  {"confinement", "program", "arguments", ...}             farfork's own: see below
 
 `/init` has optional extensions: `confinement`, which the process enters before it loads
-anything (see farfork.runtime.confinement), and `folder`, with the unpacked files of an archive.
+anything (see farfork.runtime.confinement), `directory` to work in, and `folder`, with the
+unpacked files of an archive, where it works then.
 Both `/init` and `/launch` may name descriptors to `close` before that.
 
 `/launch` comes instead of `/init`: the process enters its confinement and executes another
@@ -35,6 +36,7 @@ import traceback
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 from farfork import loader
@@ -117,12 +119,19 @@ class Action:
         self._require_new()
         value = _object(body, "value")
         _close(body.get("close"))
+        folder = body.get("folder")
+        directory = folder if folder is not None else body.get("directory")
         try:
             if confinement := _object(body, "confinement"):
                 enter(confinement)
-                self._kept.begin()
+                # A clone would not have what the import system writes beside the code.
+                sys.dont_write_bytecode = True
+                os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+                self._kept.begin(None if directory is None else Path(_text(directory)))
             _set_environment(_object(value, "env"))
-            self._function = _load(value, body.get("folder"))
+            if directory is not None:
+                os.chdir(_text(directory))
+            self._function = _load(value, folder)
             self._kept.end()
         except CallError:
             raise
@@ -243,7 +252,6 @@ def _load(value: Message, folder: Any) -> loader.Function:
     # `main` is the default; without a name, a handler is found, too.
     main = None if main in {None, "", "main"} else _text(main)
     if folder is not None:
-        os.chdir(_text(folder))
         return loader.load(_text(folder), main, name)
     if not isinstance(code, str) or not code:
         raise CallError(HTTPStatus.BAD_REQUEST, "Missing main/no code to execute.")

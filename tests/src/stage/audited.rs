@@ -7,6 +7,7 @@ use std::time::Duration;
 use farfork_audit::Difference;
 
 use super::Stage;
+use crate::patience::Patience;
 use crate::{Outcome, Trouble};
 
 /// How often the two are compared before a difference counts: a thread of the clone may be on its way to the
@@ -17,15 +18,18 @@ const CLONES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Facts that move while the two are compared, by program and by the beginnings of their names.
-const MOVING: [(&str, &str); 9] = [
+const MOVING: [(&str, &str); 11] = [
     // The one that is stopped gets its signal mask on its way when it goes on.
     ("tree_stopped", "process "),
     ("tree_stop_unreported", "process "),
     // Its threads end, and begin others.
     ("thread_churn", "thread "),
     ("thread_churn", "stat/threads"),
+    // Both write to the same files all the time.
     ("fd_log", "fd 3/pos"),
     ("fd_log", "fd 4/pos"),
+    ("fd_log", "fd 3/size"),
+    ("fd_log", "fd 4/size"),
     // Its timers run on.
     ("timers", "thread "),
     ("timers", "timers"),
@@ -51,6 +55,9 @@ impl Stage<'_> {
     }
 
     pub(super) fn audited(&mut self) -> Outcome {
+        if let Some(rest) = self.program.rest {
+            self.await_rest(rest)?;
+        }
         let threads = threads_of(self.subject_pid()?)?;
         self.must_checkpoint(&[])?;
         let mut report = String::new();
@@ -65,6 +72,28 @@ impl Stage<'_> {
             true => Ok(()),
             false => Err(Trouble::Failed(format!("the clone differs from its parent:\n{report}"))),
         }
+    }
+
+    /// Waits until the parent has not changed for so long: otherwise it and each clone would go on with the same work,
+    /// and none of them be alike before all have done it.
+    fn await_rest(&mut self, rest: Duration) -> Outcome {
+        let pid = self.subject_pid()? as i32;
+        let failed = |error| Trouble::during("looking at the parent", error);
+        let mut patience = Patience::new(self.program.timeout);
+        let mut seen = farfork_audit::facts(pid).map_err(failed)?;
+        let mut left = Patience::new(rest);
+        while !left.is_over() {
+            thread::sleep(PAUSE);
+            let changes = farfork_audit::changes(pid, &seen).map_err(failed)?;
+            if let Some(change) = changes.first() {
+                if patience.is_over() {
+                    return self.parent.fail(&format!("does not come to rest: {change}"));
+                }
+                seen = farfork_audit::facts(pid).map_err(failed)?;
+                left = Patience::new(rest);
+            }
+        }
+        Ok(())
     }
 
     /// The differences between the parent and a new clone, which then goes on.

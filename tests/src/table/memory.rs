@@ -20,6 +20,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::c("mremap_grow").caught_naive(),
     Program::c("mremap_move_fixed").caught_naive(),
     Program::c("mremap_dontunmap").caught_naive(),
+    Program::c("remap_parts"),
     Program::c("mmap_over"),
     Program::c("realloc_grow"),
     Program::c("brk_grow").as_pid_one().caught_naive(),

@@ -30,8 +30,13 @@ pub(super) const PROGRAMS: &[Program] = &[
 const NO_COUNTERS: &str = "-XX:-UsePerfData";
 const HEAP: &str = "-Xmx256m";
 
+/// What compiled code until then gives memory back every five seconds.
+const JAVA_RESTS_S: u64 = 6;
+
 const fn java(name: &'static str, options: &'static [&'static str]) -> Program {
-    Program::of(name, Script("java", options, "rt_java.java")).seconds(240)
+    Program::of(name, Script("java", options, "rt_java.java"))
+        .rests_after(JAVA_RESTS_S)
+        .seconds(240)
 }
 
 /// libuv makes rings of its own accord; a process with a ring is refused.

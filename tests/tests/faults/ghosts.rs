@@ -2,9 +2,10 @@
 //! the request: there is a message, and nothing of a container is left.
 
 use std::fs;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,11 +28,13 @@ pub const CASES: &[Case] = &[
     ("has_namespaces_and_a_cgroup_of_its_own", has_its_own),
     ("takes_little_memory", takes_little_memory),
     ("takes_one_clone", takes_one_clone),
+    ("keeps_what_is_written_to_its_layer", keeps_what_is_written),
     ("is_its_users", is_its_users),
     ("is_unknown", is_unknown),
     ("is_killed_while_it_waits", is_killed_while_it_waits),
     ("is_killed_with_its_clone", is_killed_with_its_clone),
     ("ends_with_an_image_that_cannot_start", ends_with_an_image_that_cannot_start),
+    ("kills_all_that_its_clone_has_begun", kills_all_that_its_clone_has_begun),
     ("is_stopped_with_its_clone", is_stopped_with_its_clone),
     ("is_stopped_with_all_others", is_stopped_with_all_others),
     ("runs_out_of_memory", runs_out_of_memory),
@@ -157,6 +160,36 @@ fn takes_one_clone() -> Outcome {
     scene.strike()
 }
 
+fn keeps_what_is_written() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let place = scene.directory().join("layer: a,b");
+    let file = |name: &str| place.join(name);
+    fs::create_dir(&place)
+        .and_then(|()| fs::write(file("own"), "old"))
+        .map_err(during("making the directory under a layer"))?;
+    let text = place.to_string_lossy();
+    let ghost = start(&scene, &["--layer", &text, "--memory", "64M"])?;
+    let mut clone = clone(&scene, &ghost)?;
+    let pid = runs(&scene, &ghost)?;
+    let seen = |name: &str| format!("/proc/{pid}/root{}", file(name).display());
+    for name in ["own", "more"] {
+        fs::write(seen(name), "new").map_err(during("writing to a layer"))?;
+    }
+    let full = fs::write(seen("large"), vec![1; 48 << 20]).err();
+    let is_full = full.is_some_and(|error| error.kind() == ErrorKind::StorageFull);
+    demand(is_full, "half of its memory can be written")?;
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    demand(read(Path::new(&seen("own"))) == "new", "the ghost sees what was written")?;
+    demand(read(&file("own")) == "old" && !file("more").exists(), "the node does not")?;
+    end(pid.into())?;
+    clone.finish()?;
+    scene.has_no_ghost(&ghost)?;
+    for (wrong, words) in [("/nowhere", "no such directory"), ("layer", "must be absolute")] {
+        scene.fails(&["ghost", "start", "--layer", wrong], 1, &[wrong, words])?;
+    }
+    scene.strike()
+}
+
 fn is_its_users() -> Outcome {
     let (scene, subject) = stage()?;
     let theirs = start(&scene, &["--user", "c"])?;
@@ -217,6 +250,33 @@ fn ends_with_an_image_that_cannot_start() -> Outcome {
     scene.fails(&["restore", "a/locking", "--ghost", &ghost], 1, &["another process holds it"])?;
     scene.has_no_ghost(&ghost)?;
     demand(scene.pins()?.is_empty(), "the image is still pinned")?;
+    scene.strike()
+}
+
+/// Not one after the other: on a busy machine a first process that has to end them gets its turn late.
+fn kills_all_that_its_clone_has_begun() -> Outcome {
+    let (scene, _subject) = stage()?;
+    let ghost = start(&scene, &[])?;
+    let mut clone = clone(&scene, &ghost)?;
+    let pid = runs(&scene, &ghost)?;
+    let init = number(&scene, &ghost, "init_pid")?;
+    let mut child =
+        Command::new("sleep").arg("3600").spawn().map_err(during("starting a child"))?;
+    for group in farfork::cgroups(&ghost) {
+        fs::write(group.join("cgroup.procs"), child.id().to_string())
+            .map_err(during("adding a process to the ghost's cgroup"))?;
+    }
+    let init = Pid::from_raw(init as i32);
+    kill(init, Signal::SIGSTOP).map_err(during("stopping the first process"))?;
+    scene.works(&["kill", "-9", &pid.to_string()])?;
+    let killed = await_until("a process beside the clone is killed", || {
+        matches!(child.try_wait(), Ok(Some(_)))
+    });
+    let _ = child.kill().and_then(|()| child.wait());
+    kill(init, Signal::SIGCONT).map_err(during("letting the first process go on"))?;
+    killed?;
+    demand(clone.finish()?.code() == Some(137), "expected the exit status of SIGKILL")?;
+    scene.has_no_ghost(&ghost)?;
     scene.strike()
 }
 

@@ -2,30 +2,38 @@
 //! it held goes on as if nothing had happened.
 
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use farfork_checkpoint::{CheckpointOptions, Target};
+use farfork_checkpoint::{CheckpointOptions, Disposition, Target};
 use farfork_pool::{Pool, failpoint};
 use farfork_sys::freezer::Freezer;
+use farfork_sys::proc;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, farfork, testbed};
-use nix::sys::signal::{Signal, kill, raise};
+use nix::sys::signal::{Signal, kill, killpg, raise};
 use nix::unistd::Pid;
 
 use crate::scene::{Scene, await_until, demand, during};
 use crate::stage::{steps, stride};
 use crate::{Case, again};
 
-pub const CASES: &[Case] = &[("at_every_step", at_every_step), ("at_any_moment", at_any_moment)];
+pub const CASES: &[Case] = &[
+    ("at_every_step", at_every_step),
+    ("at_any_moment", at_any_moment),
+    ("while_it_kills_a_tree", while_it_kills_a_tree),
+];
 
 /// Checkpoints in the name of another test, if this process was started for that.
 pub fn act() -> Option<ExitCode> {
     let pid = std::env::var("FARFORK_CHECKPOINT_PID").ok()?.parse().ok()?;
     let pool = PathBuf::from(std::env::var_os("FARFORK_POOL")?);
     let pool = Pool::open(&pool).ok()?;
+    if std::env::var_os("FARFORK_CHECKPOINT_ENDS").is_some() {
+        return Some(end_tree(&pool, pid));
+    }
     failpoint::arm();
     if let Some((step, event)) = event(pid) {
         failpoint::happen_after(step, Some(event));
@@ -42,6 +50,21 @@ pub fn act() -> Option<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Checkpoints a tree and ends it. Steps count from there.
+fn end_tree(pool: &Pool, pid: i32) -> ExitCode {
+    let options = CheckpointOptions { disposition: Disposition::Kill, ..Default::default() };
+    let made =
+        farfork_checkpoint::checkpoint(pool, None, Target::Tree(pid), options, &mut |_, _| {});
+    failpoint::arm();
+    match made.and_then(|made| made.settle()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// What is to happen at a step, and at which: `STEP:freeze:CGROUP`, `STEP:signal:NUMBER` (to the subject),
@@ -75,17 +98,21 @@ pub fn checkpointer(
     step: Option<u64>,
     event: Option<&str>,
 ) -> Outcome<Child> {
-    let mut command = again()?;
-    command.stderr(Stdio::piped());
+    let mut command = call(scene, subject.pid() as i32, step)?;
     if let Some(event) = event {
         command.env("FARFORK_EVENT_AT_STEP", event);
     }
-    command.env("FARFORK_CHECKPOINT_PID", subject.pid().to_string());
-    command.env("FARFORK_POOL", scene.pool_path()).stdin(Stdio::null());
+    command.spawn().map_err(during("starting a checkpointer"))
+}
+
+fn call(scene: &Scene, pid: i32, step: Option<u64>) -> Outcome<Command> {
+    let mut command = again()?;
+    command.env("FARFORK_CHECKPOINT_PID", pid.to_string());
+    command.env("FARFORK_POOL", scene.pool_path()).stdin(Stdio::null()).stderr(Stdio::piped());
     if let Some(step) = step {
         command.env("FARFORK_KILL_AT_STEP", step.to_string());
     }
-    command.spawn().map_err(during("starting a checkpointer"))
+    Ok(command)
 }
 
 pub fn was_killed(status: ExitStatus, step: u64) -> Outcome<bool> {
@@ -187,5 +214,53 @@ fn at_any_moment() -> Outcome {
         checked.ends_with("the pool is sound") && scene.free_bytes().is_ok_and(|now| now == free)
     })?;
     subject.must_pass()?;
+    scene.strike()
+}
+
+/// A shell with a child and with another shell that has two. Both go on when a child ends.
+const TREE: &str =
+    "bash -c 'sleep 1000 & while :; do sleep 1000; done' & while :; do sleep 1000; done";
+
+fn tree_of(root: i32) -> Vec<i32> {
+    let mut pids = vec![root];
+    let mut next = 0;
+    while let Some(pid) = pids.get(next) {
+        pids.extend(proc::children(*pid));
+        next += 1;
+    }
+    pids
+}
+
+/// All of the tree ends with it: no part goes on without the others.
+fn while_it_kills_a_tree() -> Outcome {
+    let scene = Scene::set(32)?;
+    for step in steps(stride(3)) {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", TREE]).stdin(Stdio::null()).stdout(Stdio::null());
+        shell.process_group(0).stderr(Stdio::null());
+        let mut shell = shell.spawn().map_err(during("starting bash"))?;
+        let root = shell.id() as i32;
+        let is_sleep =
+            |pid: &i32| proc::text(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
+        await_until("all sleep", || tree_of(root).iter().filter(|pid| is_sleep(pid)).count() == 3)?;
+        let pids = tree_of(root);
+        let mut command = call(&scene, root, Some(step))?;
+        let ends = command.env("FARFORK_CHECKPOINT_ENDS", "1").output();
+        let ends = ends.map_err(during("ending a tree"))?;
+        let killed = ends.status.signal() == Some(9);
+        demand(killed || ends.status.success(), farfork::text(&ends))?;
+        let has_ended = |pid: &i32| proc::state(*pid).is_none_or(|state| state == 'Z');
+        let all = await_until("all of the tree have ended", || pids.iter().all(has_ended));
+        let _ = killpg(Pid::from_raw(root), Signal::SIGKILL);
+        all?;
+        shell.wait().map_err(during("waiting for bash"))?;
+        // The image has no name.
+        scene.works(&["pool", "check"])?;
+        if !killed {
+            println!("{step} steps");
+            demand(step > 10, "it took no steps")?;
+            break;
+        }
+    }
     scene.strike()
 }

@@ -1,6 +1,7 @@
 //! Clones with a page service, and page services that are dead or stopped.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 
 use farfork_tests::subject::Subject;
@@ -8,6 +9,7 @@ use farfork_tests::way::{Place, Way};
 use farfork_tests::{Outcome, Trouble, farfork};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::fs::SeekFrom;
 
 use crate::Case;
 use crate::scene::{PATIENCE, Scene, await_until, demand, during};
@@ -16,6 +18,7 @@ use crate::ways::{Begun, Crossed, begin, ends_with_its_init, everywhere};
 pub const CASES: &[Case] = &[
     ("end_with_their_init_in_their_parents_place", end_in_their_parents_place),
     ("need_a_known_policy", need_a_known_policy),
+    ("come_from_mappings_without_holes", come_from_mappings_without_holes),
 ];
 
 pub const CROSSED: &[Crossed] = &[
@@ -139,6 +142,49 @@ fn own_kib(pid: i32) -> Outcome<u64> {
     let text = fs::read_to_string(path).map_err(during("looking at a clone"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse().map_err(during("its own memory"))
+}
+
+/// The kernel makes huge pages of small ones that lie apart in one mapping (khugepaged), and fills the holes between them: images
+/// would grow.
+fn come_from_mappings_without_holes() -> Outcome {
+    let mut scene = Scene::set(160)?;
+    scene.agent()?;
+    let mut parent = scene.subject("steady")?;
+    let pid = parent.pid().to_string();
+    scene.works(&["checkpoint", "--pid", &pid, "--name", "a/b"])?;
+    for tiering in SUPPLIED {
+        let mut clone = clone(&scene, &["--tiering", tiering])?;
+        let pid = pid_of(&clone)?;
+        for pid in [pid, parent_of(pid)?.as_raw()] {
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+            let maps = maps.map_err(during("looking at mappings"))?;
+            let of_image: Vec<_> = maps.lines().filter_map(mapping_of_image).collect();
+            demand(!of_image.is_empty(), format!("no mapping of an image in {maps}"))?;
+            for (path, range) in of_image {
+                let file = fs::File::open(&path).map_err(during("opening an image"))?;
+                let hole = rustix::fs::seek(&file, SeekFrom::Hole(range.start));
+                let hole = hole.map_err(during("looking for a hole"))?;
+                demand(hole >= range.end, format!("{range:#x?} has a hole at {hole:#x}: {maps}"))?;
+            }
+        }
+        clone.send(b"v");
+        clone.await_line("OK")?;
+        clone.must_pass()?;
+    }
+    parent.send(b"v");
+    parent.await_line("OK")?;
+    parent.must_pass()?;
+    scene.strike()
+}
+
+/// The file of an image, and which of its bytes a line of `/proc/PID/maps` shows.
+fn mapping_of_image(line: &str) -> Option<(String, Range<u64>)> {
+    let (range, rest) = line.split_once(' ')?;
+    let path = rest.split_once('/').filter(|(_, path)| path.contains("/images/"))?.1;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let offset = number(rest.split_whitespace().nth(1)?)?;
+    Some((format!("/{path}"), offset..offset + number(end)? - number(start)?))
 }
 
 fn need_a_known_policy() -> Outcome {

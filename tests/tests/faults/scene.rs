@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farfork_pool::{Pool, mount_tmpfs};
+use farfork_tests::patience::Patience;
 use farfork_tests::program::Program;
 use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
@@ -48,14 +48,8 @@ pub fn demand(condition: bool, what: impl std::fmt::Display) -> Outcome {
 
 /// Waits until `condition` holds.
 pub fn await_until(what: &str, mut condition: impl FnMut() -> bool) -> Outcome {
-    let begun = Instant::now();
-    while !condition() {
-        if begun.elapsed() > PATIENCE {
-            return fail(format!("waited in vain: {what}"));
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
+    let is_so = Patience::new(PATIENCE).until(Duration::from_millis(2), &mut condition);
+    demand(is_so, format!("waited in vain: {what}"))
 }
 
 impl Scene {
@@ -183,6 +177,22 @@ impl Scene {
         self.start_agent(command)
     }
 
+    /// Starts the agent where it takes these for the memory nodes, and for those with processors, as the kernel lists them.
+    pub fn agent_with_nodes(&mut self, memory: &str, processors: &str) -> Outcome<u32> {
+        let mut script = WITHOUT_OTHERS.to_owned();
+        for (name, nodes) in [("has_memory", memory), ("has_cpu", processors)] {
+            let list = self.directory.join(name);
+            fs::write(&list, nodes).map_err(during("writing a list of nodes"))?;
+            let place = format!("/sys/devices/system/node/{name}");
+            script += &format!("mount -o bind \"$0/{name}\" {place} || exit 1\n");
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--", "sh", "-c", &format!("{script}exec \"$@\"")]);
+        command.arg(&self.directory).arg(farfork::binary()?).args(["node", "--no-spare", "--pool"]);
+        command.arg(self.pool_path());
+        self.start_agent(command)
+    }
+
     /// Starts the agent where it finds no other programs.
     pub fn agent_without_programs(&mut self) -> Outcome<u32> {
         let mut command = Command::new(farfork::binary()?);
@@ -226,10 +236,7 @@ impl Scene {
         let pid = agent.id();
         self.agents.push(agent);
         let socket = run.join("local.sock");
-        await_until("the agent listens", || {
-            std::os::unix::net::UnixStream::connect(&socket)
-                .is_err_and(|error| error.raw_os_error() == Some(nix::libc::EPROTOTYPE))
-        })?;
+        await_until("the agent listens", || testbed::agent_pid(&socket).is_ok())?;
         Ok(pid)
     }
 
@@ -298,6 +305,13 @@ impl Scene {
             false => info.images.iter().map(|image| image.table_bytes).sum(),
         };
         Ok(info.free_bytes + beside)
+    }
+
+    /// What takes room in the pool: each file with its bytes.
+    pub fn takes(&self) -> String {
+        let command = "find . -type f -printf '%k KiB %s %p\n'; df -k . | tail -1";
+        let output = Command::new("sh").args(["-c", command]).current_dir(&self.pool).output();
+        output.map_or_else(|error| error.to_string(), |output| farfork::text(&output))
     }
 
     /// Bytes that the images take which a clone or its page service has, removed ones too.

@@ -172,6 +172,14 @@ impl Stage {
         // Room and what lies beside the images are not read at one moment, and the agent may write in between.
         await_until("no chunks are lost", || {
             scene.free_bytes().is_ok_and(|free| free == self.free)
+        })
+        .or_else(|_| {
+            fail(format!(
+                "{} bytes are free, not {}: {}",
+                scene.free_bytes()?,
+                self.free,
+                scene.takes()
+            ))
         })?;
         await_until("the agent closes its descriptors", || descriptors(agent) <= self.descriptors)
             .or_else(|_| fail(format!("{} descriptors", descriptors(agent))))?;
@@ -204,7 +212,7 @@ impl Stage {
         // Not a child of this process, which would take the news of its end from itself.
         let mut command = Command::new("timeout");
         let script = format!("kill -STOP $$; exec \"$@\" {aside}");
-        command.args(["300", "sh", "-c", &script, "sh"]).envs(set);
+        command.args(["3600", "sh", "-c", &script, "sh"]).envs(set);
         command.arg(farfork::binary()?).args(arguments);
         let client = Subject::start("client", &mut command, PATIENCE)?;
         let mut pid = 0;
@@ -244,9 +252,9 @@ fn namespaces(pid: i32) -> usize {
 /// The failure of a test that has killed no process.
 const NO_STEP: &str = "no step was seen";
 
-/// Every step in the long run, else one of so many.
+/// Every step in the long run, else one of twice as many: what is killed there takes a second each.
 pub fn stride(of: u64) -> usize {
-    if farfork_tests::is_long() { 1 } else { of as usize }
+    if farfork_tests::is_long() { 1 } else { 2 * of as usize }
 }
 
 /// The steps of a stride, from one of the first four on: runs have different ones.

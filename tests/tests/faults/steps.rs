@@ -205,8 +205,7 @@ fn by_its_policy(way: Way) -> Outcome {
 
 /// Whether a process has ended, waited for or not.
 fn has_died(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    farfork_sys::proc::state(pid as i32).is_none_or(|state| state == 'Z')
 }
 
 /// Whether a process is under a seccomp filter.

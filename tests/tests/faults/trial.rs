@@ -27,7 +27,9 @@ pub const CASES: &[Case] = &[
     ("lists_external_descriptors", lists_external_descriptors),
 ];
 
-/// Number of the call `recvfrom`, as `/proc` shows it.
+/// Number of the call `accept4`, as `/proc` shows it.
+const ACCEPTING: &str = "288 ";
+/// Number of the call `recvfrom`.
 const RECEIVING: &str = "45 ";
 
 const FAILED: [&str; 3] = ["goes on", "no image was made", "--no-verify"];
@@ -84,6 +86,13 @@ fn whose_agent_is_killed() -> Outcome {
     let agent = scene.agent()?;
     let mut subject = scene.subject("steady")?;
     let free = scene.free_bytes()?;
+    // Until then it looks at the pool, with a lock for which the checkpoint would wait.
+    let accepts = || {
+        let threads = fs::read_dir(format!("/proc/{agent}/task")).into_iter().flatten().flatten();
+        let mut calls = threads.map(|thread| fs::read_to_string(thread.path().join("syscall")));
+        calls.any(|call| call.is_ok_and(|call| call.starts_with(ACCEPTING)))
+    };
+    await_until("the agent waits for requests", accepts)?;
     kill(Pid::from_raw(agent as i32), Signal::SIGSTOP).map_err(during("stopping the agent"))?;
     let mut command = scene.command(&call(&subject.pid().to_string(), &["--kill"]))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -64,7 +64,8 @@ fn cross(chain: &mut Chain, program: &Program) -> Outcome {
     let handle = report["handle"].as_str().unwrap_or_default().to_owned();
     let first = Seed { handle, report };
     let (mut clone, pid) = chain.clone_on(AWAY, &first)?;
-    if let Some(line) = program.settles {
+    // It may have been heard already, beside the pid.
+    if let Some(line) = program.settles.filter(|line| !clone.said(line)) {
         clone.await_line(line)?;
     }
     let second = chain.prepare(AWAY, pid)?;

@@ -3,12 +3,10 @@
 import base64
 import http.client
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +14,10 @@ from typing import Any
 
 import pytest
 from bed import pooled, why_not
+from patience import PATIENCE_S, await_answer, await_end, await_true
 
 from farfork.demo.command import Farfork
 
-# Longer where the processor is emulated.
-PATIENCE_S = float(os.environ.get("FARFORK_TEST_PATIENCE_S", "60"))
 POOL_SIZE = "1G"
 # So much of a log is shown with a failure.
 LAST_WORDS = 20_000
@@ -60,6 +57,7 @@ class Platform:
     """A platform that serves."""
 
     process: "subprocess.Popen[bytes]"
+    python = sys.executable
 
     def __init__(self, farfork: Farfork, state: Path, options: tuple[str, ...]) -> None:
         self.farfork = farfork
@@ -70,7 +68,7 @@ class Platform:
     def begin(self, listen: str) -> None:
         """Start it, where it may have served before, and wait until it serves."""
         call = [str(self.farfork.binary), "serve", "--state", str(self.state), "--listen", listen]
-        call += ["--python", sys.executable, *self.options]
+        call += ["--python", self.python, *self.options]
         environment = {**self.farfork.environment, "SECRET_OF_THE_OPERATOR": "x"}
         said = self.state / "said"
         with (self.state / "log").open("ab") as log, said.open("wb") as out:
@@ -95,7 +93,7 @@ class Platform:
         """End it in order, if it goes on."""
         self.process.terminate()
         try:
-            self.process.wait(PATIENCE_S)
+            await_end(self.process)
         finally:
             self.process.kill()
             self.process.wait()
@@ -120,6 +118,7 @@ class Platform:
         """Ask for anything; the answer's body is a text."""
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
         connection.request(method, path, content, headers or {})
+        await_answer(connection)
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
@@ -161,13 +160,6 @@ def annotation(activation: Any, key: str) -> Any:
     return value
 
 
-def await_true(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @contextmanager
 def open_place() -> Iterator[Path]:
     """Make a directory that users of functions may pass, and which none has of its own."""
@@ -178,11 +170,16 @@ def open_place() -> Iterator[Path]:
 
 @contextmanager
 def serving(
-    farfork: Farfork, state: Path, *options: str, listen: str = "127.0.0.1:0"
+    farfork: Farfork,
+    state: Path,
+    *options: str,
+    listen: str = "127.0.0.1:0",
+    python: str = sys.executable,
 ) -> Iterator[Platform]:
     """Serve until the end."""
     state.mkdir(exist_ok=True)
     platform = Platform(farfork, state, options or ("--nodes", "2"))
+    platform.python = python
     platform.begin(listen)
     try:
         yield platform

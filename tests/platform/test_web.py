@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import PATIENCE_S, Platform, annotation
+from patience import PATIENCE_S, await_answer
+from served import Platform, annotation
 
 PAGE = """
 def main(args):
@@ -50,6 +51,7 @@ def ask(
     assert path.startswith("/api/v1/web/guest/default/"), url
     connection = http.client.HTTPConnection(platform.address, timeout=PATIENCE_S)
     connection.request(method, path, body, headers)
+    await_answer(connection)
     answer = connection.getresponse()
     content = answer.read()
     connection.close()

@@ -1,7 +1,9 @@
 """What a function keeps from its load that clones would not have."""
 
+import ctypes
 import shutil
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,11 @@ FILE = """
 open("/tmp/model", "w").write("weights")
 def main(args):
     return {"model": open("/tmp/model").read()}
+"""
+BESIDE = """
+open("model", "w").write("weights")
+def main(args):
+    return {"model": open("model").read()}
 """
 CONNECTION = """
 import socket
@@ -28,9 +35,11 @@ const fs = require("fs");
 fs.writeFileSync("/tmp/model", "weights");
 function main() { return { model: fs.readFileSync("/tmp/model", "utf8") }; }
 """
+NODE_BESIDE = NODE.replace("/tmp/model", "model")
 LEAVING = """
 def main(args):
     open("/tmp/left", "w").write("x")
+    open("left", "w").write("x")
     return {}
 """
 
@@ -55,6 +64,44 @@ def test_files_of_the_load_are_kept(begun: kept.Kept, tmp_path: Path) -> None:
     assert "of-a-call" not in (reason or "")
     model.unlink()
     assert begun.reason() is None
+
+
+def test_files_of_the_load_in_the_working_directory_are_kept(tmp_path: Path) -> None:
+    # Its own file system, so that the number of its files is that of the test.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"none", bytes(tmp_path), b"tmpfs", 0, None) != 0:
+        pytest.skip("mounting needs root")
+    try:
+        (tmp_path / "deep").mkdir()
+        (tmp_path / "before").touch()
+        time.sleep(0.02)  # a tick of the kernel's, in which times of files are
+        begun = kept.Kept()
+        begun.begin(tmp_path)
+        (tmp_path / "left").touch()
+        (tmp_path / "left").unlink()
+        begun.end()
+        assert begun.reason() is None
+        begun.begin(tmp_path)
+        model = tmp_path / "deep/model"
+        model.touch()
+        begun.end()
+        (tmp_path / "of-a-call").touch()
+        assert str(model) in (begun.reason() or "")
+        assert "before" not in (begun.reason() or "")
+        assert "of-a-call" not in (begun.reason() or "")
+        model.unlink()
+        assert begun.reason() is None
+        time.sleep(0.02)
+        begun.begin(tmp_path)
+        (tmp_path / "cache").mkdir()
+        begun.end()
+        assert str(tmp_path / "cache") in (begun.reason() or ""), "clones would not have it"
+        begun.begin(tmp_path)
+        (tmp_path / "before").unlink()
+        begun.end()
+        assert str(tmp_path) in (begun.reason() or ""), "clones would have it again"
+    finally:
+        libc.umount2(bytes(tmp_path), 2)
 
 
 def test_nothing_is_looked_for_outside_of_the_platform() -> None:
@@ -92,6 +139,9 @@ def test_what_clones_would_lack_keeps_a_function_cold() -> None:
 
         calls(platform, "files", FILE)
         await_true(lambda: has("keeps files from its load"), "the reason is in the log")
+        assert not has("/code/.empty-")
+        calls(platform, "beside", BESIDE)
+        await_true(lambda: has("/code/.empty-"), "the reason is in the log")
         calls(platform, "connection", CONNECTION)
         await_true(lambda: has("keeps a TCP connection to itself"), "the reason is in the log")
         calls(platform, "leaving", LEAVING)
@@ -99,9 +149,10 @@ def test_what_clones_would_lack_keeps_a_function_cold() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
-def test_functions_of_node_are_looked_at_likewise() -> None:
+@pytest.mark.parametrize("code", [NODE, NODE_BESIDE])
+def test_functions_of_node_are_looked_at_likewise(code: str) -> None:
     with deciding({"checkpoint": {"policy": "after-calls", "calls": 2}}) as platform:
-        calls(platform, "node", NODE, "nodejs:default")
+        calls(platform, "node", code, "nodejs:default")
         await_true(
             lambda: "keeps files from its load" in platform.log(), "the reason is in the log"
         )

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
+from patience import run_to_end
 from served import Platform
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +34,7 @@ def test_openwhisks_own_client_works(platform: Platform, tmp_path: Path) -> None
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "PROXY", "proxy"):
         environment.pop(name, None)
     call = [node, "--test", "--test-concurrency=1", str(SUITE)]
-    done = subprocess.run(
-        call, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-    )
+    done = run_to_end(call, _PATIENCE_S, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# fail 0" in done.stdout, done.stdout
     assert "# skipped 0" in done.stdout, done.stdout

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kinds import archive
 from served import Answer, Platform, await_true
 
 WHO = """
@@ -97,6 +98,48 @@ def test_clones_of_one_code_share_pages_in_their_namespace_alone(teams: tuple[Te
         assert one & other, "clones of an image share its pages"
     of_red, of_blue = (set().union(*own) for own in pages)
     assert of_red.isdisjoint(of_blue)
+
+
+PRY = """
+import os
+
+def main(args):
+    tried = {}
+    for path in args["paths"]:
+        for name, do in (
+            ("list", lambda: os.listdir(path)),
+            ("read", lambda: open(path + "/secret.txt").read()),
+            ("write", lambda: open(path + "/secret.txt", "w")),
+            ("make", lambda: open(path + "/new.txt", "w")),
+            ("chmod", lambda: os.chmod(path, 0o777)),
+            ("rename", lambda: os.rename(path, path + "-taken")),
+        ):
+            try:
+                do()
+                tried[name + " " + path] = "done"
+            except OSError as error:
+                tried[name + " " + path] = type(error).__name__
+    return tried
+"""
+
+
+def test_files_of_functions_are_those_of_their_namespaces(teams: tuple[Team, Team]) -> None:
+    red, blue = teams
+    code = archive({"__main__.py": WHO, "secret.txt": "of red"})
+    body = {"exec": {"kind": "python:default", "code": code, "binary": True}}
+    assert red.ask("PUT", "actions/closed", body).status == 200
+    red.deploy("text")
+    user = red.call("text")["user"]
+    assert red.call("closed", who="red")["user"] == user
+    at = (red.platform.state / "code").resolve()
+    (folder,) = at.glob("red_closed:*")
+    # What red's functions write lies in layers of their own; this is what all of them begin with.
+    paths = [str(folder), str(at / f".empty-{user}")]
+    blue.ask("PUT", "actions/pry", {"exec": {"kind": "python:default", "code": PRY}})
+    for _ in range(2):
+        tried = blue.call("pry", paths=paths)
+        assert set(tried.values()) == {"PermissionError"}, tried
+    assert (folder / "secret.txt").read_text() == "of red"
 
 
 def clones(platform: Platform, teams: tuple[Team, Team]) -> list[list[int]]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import COUNT, PATIENCE_S, Platform, annotation, await_true
+from patience import await_end
+from served import COUNT, Platform, annotation, await_true
 
 GREET = """
 def main(args):
@@ -219,7 +220,7 @@ def test_logs_are_told_of_a_call_of_a_function_and_as_they_come(
             assert [head.split()[2] for head in heads] == [ids[2], *new], "once each"
         finally:
             following.terminate()
-            following.wait(PATIENCE_S)
+            await_end(following)
 
 
 def test_the_state_is_shown(platform: Platform, commands: Commands) -> None:

@@ -4,6 +4,7 @@ import base64
 import io
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,15 @@ def result(platform: Platform, name: str, /, **args: Any) -> Any:
 
 
 def clones_of(platform: Platform, name: str, /, **args: Any) -> list[Any]:
-    """Call at once what has an image; returns activations of clones, two at least."""
-    for _ in range(5):
+    """Call at once what has an image; returns activations of clones, two at least.
+
+    Calls last until others have started. On a busy machine that takes longer than at first thought.
+    """
+    for sleep in (0.5, 1, 2, 4, 8):
         count = len(platform.instances()) + 3
+        call = partial(platform.good, name, sleep=sleep, **args)
         with ThreadPoolExecutor(count) as pool:
-            made = list(pool.map(lambda _: platform.good(name, sleep=2, **args), range(count)))
+            made = [one.result() for one in [pool.submit(call) for _ in range(count)]]
         clones = [one for one in made if start_kind(one) == "clone"]
         if len(clones) >= 2:
             return clones

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from bed import pooled, why_not
 from browser import Chrome, Page, browsing, why_no_browser
+from patience import await_end
 from served import COUNT, PATIENCE_S, POOL_SIZE, Platform, await_true, open_place, serving
 
 PREPARED_CALLS = 17
@@ -255,5 +256,5 @@ def test_a_platform_that_ends_and_comes_back(browser: Chrome, tmp_path: Path) ->
             assert page.is_the_same()
             # Viewers do not keep the platform from ending.
             platform.process.send_signal(signal.SIGTERM)
-            assert platform.process.wait(PATIENCE_S) == 0
+            assert await_end(platform.process) == 0
             assert "aborted" not in platform.log()
