@@ -5,11 +5,17 @@ set -euo pipefail
 
 [ -n "${FARFORK_RDMA:-}${FARFORK_TEST_LONG:-}" ] || exit 0
 
+# libclang-cpp is another library.
 has_libclang() {
-    compgen -G "${LIBCLANG_PATH:-/usr/lib}/libclang*.so*" || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' ||
-        compgen -G '/usr/lib/*/libclang*.so*' || compgen -G '/usr/lib64/libclang*.so*'
+    local directory
+    for directory in "${LIBCLANG_PATH:-/usr/lib}" /usr/lib/llvm-*/lib /usr/lib/*/ /usr/lib64; do
+        if compgen -G "$directory/libclang.so*" || compgen -G "$directory/libclang-[0-9]*.so*"; then
+            return
+        fi
+    done >/dev/null
+    return 1
 }
 
-if command -v cmake >/dev/null && has_libclang >/dev/null; then
+if command -v cmake >/dev/null && has_libclang; then
     echo --features farfork-cli/rdma
 fi

@@ -3,7 +3,7 @@ set -eu
 # Installs OpenWhisk's JavaScript client below build/, for tests. Does nothing if it is installed already.
 
 cd "$(dirname "$0")/.."
-source=python/tests/openwhisk
+source=tests/platform/openwhisk
 place=build/openwhisk
 cmp -s "$source/package-lock.json" "$place/installed" && exit 0
 

@@ -27,6 +27,13 @@ FAILURES = re.compile(
     r"^failures:\n(.*?)(?=^failures:$|^test result: |\Z)", re.MULTILINE | re.DOTALL
 )
 REPORT = re.compile(r"^---- (.+?) ----\n(.*?)(?=^---- |\Z)", re.MULTILINE | re.DOTALL)
+PYTEST_FAILURES = re.compile(
+    r"^=+ (?:FAILURES|ERRORS) =+\n(.*?)(?=^=+ [^=\n]+ =+$|\Z)", re.MULTILINE | re.DOTALL
+)
+# What follows a test's name are pytest's lines of underscores, some of them apart.
+PYTEST_REPORT = re.compile(r"^_{2,} (.+?) _{2,}\n(.*?)(?=^_{2,} |\Z)", re.MULTILINE | re.DOTALL)
+# Lines of pytest that say what failed and where.
+WHY = re.compile(r"^(?:[>E] .*|\S+:\d+: .+)$", re.MULTILINE)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
 PASSED_OVER = re.compile(r"^skipped: (.+?)(?: \[\S+\])?$", re.MULTILINE)
 LEFT_OUT = re.compile(r"^SKIPPED: (.+)$", re.MULTILINE)
@@ -74,13 +81,25 @@ def judge(log: str, status: int) -> Count:
 
 
 def reports(log: str) -> list[str]:
-    """Collect the output of failed tests of cargo, or the end of it if it is long."""
+    """Collect the output of failed tests, or the end of it if it is long; of pytest's, why."""
     outputs = [
         (name, text.strip().splitlines())
         for failures in FAILURES.findall(log)
         for name, text in REPORT.findall(failures)
     ]
+    outputs += [
+        (name, WHY.findall(text))
+        for failures in PYTEST_FAILURES.findall(log)
+        for name, text in PYTEST_REPORT.findall(failures)
+    ]
     return ["\n".join([f"---- {name}", *lines[-REPORT_LINES:]]) for name, lines in outputs]
+
+
+def explain(log: str, status: int) -> list[str]:
+    """Return why a step failed: the reports of its tests, or the end of its output."""
+    if status == 0:
+        return []
+    return reports(log) or ["\n".join(log.strip().splitlines()[-REPORT_LINES:])]
 
 
 def reasons(log: str) -> Counter[str]:
@@ -117,18 +136,20 @@ def main(folder: Path) -> int:
         path: path.with_suffix(".log").read_text(errors="replace")
         for path in sorted(folder.glob("*.status"))
     }
-    # They were printed before, perhaps thousands of lines above.
-    for report in (report for log in logs.values() for report in reports(log)):
-        print(f"{report}\n")
     for reason, number in sum(map(reasons, logs.values()), Counter()).most_common():
         print(f"{number:5} skipped: {reason}")
     for duration, test in slowest(logs.values()):
         print(f"{duration:7.1f} s {test}")
-    steps = {path.stem: judge(log, int(path.read_text())) for path, log in logs.items()}
+    statuses = {path: int(path.read_text()) for path in logs}
+    steps = {path.stem: judge(log, statuses[path]) for path, log in logs.items()}
     total = Count(*map(sum, zip(*steps.values(), strict=True))) if steps else Count(failed=1)
     for name, step in [*steps.items(), ("all", total)]:
         counts = f"{step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped"
         print(f"{name:20} {counts}{seconds(folder, name)}")
+    # They were printed before, perhaps thousands of lines above. Who sees only the end sees these.
+    for path, log in logs.items():
+        for reason in explain(log, statuses[path]):
+            print(f"\n{path.stem}: {reason}")
     print(f"{total.passed} passed, {total.failed} failed")
     return 1 if total.failed else 0
 

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from summary import Count, count, judge, main, reasons, reports, seconds, slowest
+from summary import Count, count, explain, judge, main, reasons, reports, seconds, slowest
 
 # Output of passed tests by cargo, and by a program of tests/.
 SHOWN = """
@@ -110,6 +110,27 @@ class Reports(unittest.TestCase):
         log = SHOWN + failures + CARGO.format(2, 1)
         self.assertEqual(reports(log + SHOWN + CARGO.format(2, 0)), ["---- c stdout\nsaw 2"])
 
+    def test_of_pytest_it_is_shown_why(self) -> None:
+        log = (
+            "=========== FAILURES ===========\n_______ test_a[x] _______\n\n    a = 1\n"
+            ">       assert a == 2\nE       assert 1 == 2\n\ntests/test_a.py:3: AssertionError\n"
+            "----- Captured stdout call -----\nthousands of lines\n"
+            "_ _ _ _ _ _\nE       its cause\n______ test_b ______\nE       also\n"
+            "=========== slowest 2 durations ===========\n1.0s call     test_c\nE       no more\n"
+        )
+        expected = [
+            ">       assert a == 2",
+            "E       assert 1 == 2",
+            "tests/test_a.py:3: AssertionError",
+            "E       its cause",
+        ]
+        first = "\n".join(["---- test_a[x]", *expected])
+        self.assertEqual(reports(log), [first, "---- test_b\nE       also"])
+
+    def test_a_step_that_fails_without_a_report_shows_its_end(self) -> None:
+        self.assertEqual(explain("compiling\nerror: no such name\n", 1)[0][-12:], "no such name")
+        self.assertEqual(explain("all formatted\n", 0), [])
+
 
 class Totals(unittest.TestCase):
     def total(self, **steps: tuple[str, int]) -> tuple[int, str]:
@@ -141,6 +162,11 @@ class Totals(unittest.TestCase):
     def test_one_failed_step_fails_the_whole(self) -> None:
         steps = {"format": ("", 1), "cargo": (CARGO.format(5, 0), 0)}
         self.assertEqual(self.total(**steps), (1, "5 passed, 1 failed"))
+
+    def test_what_failed_stands_at_the_end(self) -> None:
+        steps = {"clippy": ("error: unused\n", 1), "cargo": (CARGO.format(5, 0), 0)}
+        self.assertEqual(self.total(**steps), (1, "5 passed, 1 failed"))
+        self.assertEqual(self.lines[-1], "clippy: error: unused")
 
     def test_no_steps_are_a_failure(self) -> None:
         self.assertEqual(self.total(), (1, "0 passed, 1 failed"))

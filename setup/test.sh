@@ -60,6 +60,14 @@ await_tests() {
     done
 }
 
+# Programs with tests beside each other, as many as processors. Those that run alone need pids to be free, or their
+# processors for themselves, and are the longest.
+side_by_side() {
+    local alone=(--alone programs --alone faults --alone kill --alone far --alone seeds --alone bench)
+    python3 setup/programs.py --at-once "$(nproc)" --logs "$logs/programs" "${alone[@]}" \
+        --workspace "${features[@]}" "$@" -- --show-output --test-threads $(($(nproc) * 2))
+}
+
 # Names of programs with tests, all but those that are given.
 test_programs_but() {
     cargo metadata --no-deps --format-version 1 |
@@ -84,7 +92,7 @@ restorer_clippy=(restorer clippy -- -D warnings)
 step format cargo fmt --all --check
 step restorer-format restorer fmt --check
 step ruff .venv/bin/ruff check python
-step ruff-scripts .venv/bin/ruff check --config python/pyproject.toml setup functions bench
+step ruff-scripts .venv/bin/ruff check --config python/pyproject.toml setup functions bench tests/platform
 step ruff-format .venv/bin/ruff format --check --config python/pyproject.toml .
 step summary python3 -m unittest discover --start-directory setup --pattern '*_test.py'
 
@@ -94,14 +102,15 @@ if [ "${1:-}" = lint ]; then
     step tidy cargo test --package farfork-tidy
 else
     step build cargo build --workspace "${features[@]}" --all-targets
-    # Clippy takes what these leave of the processors. They do not run beside each other: tests of pids that are to be
-    # free, of clocks and of runtimes that compile meanwhile then fail now and then. Tests that only compute come
-    # later, beside those that must run alone: these count OOM kills of the whole machine, so none of the others may cause any.
+    # Clippy takes what these leave of the processors. The long ones do not run beside each other: tests of pids that
+    # are to be free, of clocks and of runtimes that compile meanwhile then failed now and then. Tests that only compute
+    # come later, beside those that must run alone: these count OOM kills of the whole machine, so none of the others
+    # may cause any.
     computing=(damage model sim tidy scheduler ledger)
     mapfile -t others < <(test_programs_but "${computing[@]}")
     { await_tests cargo; beside clippy "${clippy[@]}"; } &
     linting=$!
-    step cargo cargo_tests --lib --bins "${others[@]/#/--test=}"
+    step cargo side_by_side --lib --bins "${others[@]/#/--test=}"
     await clippy "$linting"
     # Programs whose images lie in two files each: all of them, or those about mappings.
     split=(env FARFORK_TEST_LONG=1 FARFORK_SPLIT_IMAGES=true cargo test --workspace "${features[@]}" --test programs --)
@@ -112,8 +121,8 @@ else
     fi
     pytest=(.venv/bin/python -m pytest --durations 20)
     # Tests of isolation, of OOM kills and the soak observe the whole machine, and run without another farfork.
-    alone=(python/tests/test_{isolation,memory,soak}.py)
-    step pytest "${pytest[@]}" python --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
+    alone=(tests/platform/test_{isolation,memory,soak}.py)
+    step pytest "${pytest[@]}" --numprocesses 4 --dist loadfile "${alone[@]/#/--ignore=}"
     { beside restorer-clippy "${restorer_clippy[@]}"; beside computing cargo_tests "${computing[@]/#/--test=}"; } &
     last=$!
     step pytest-alone "${pytest[@]}" "${alone[@]}"
