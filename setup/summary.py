@@ -17,6 +17,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ PASSED_OVER = re.compile(r"^skipped: (.+?)(?: \[\S+\])?$", re.MULTILINE)
 LEFT_OUT = re.compile(r"^SKIPPED: (.+)$", re.MULTILINE)
 COUNTED = re.compile(r"^SKIPPED (?:(\d+) tests|\[(\d+)\] \S+): (.+)$", re.MULTILINE)
 
+
+# Frames of a backtrace, of which a property test has hundreds.
+FRAME = re.compile(r"^ +(?:\d+: \S|at [^ ]+:\d+:\d+$)|^stack backtrace:$")
+# The line before what a Rust test says of its failure.
+PANICKED = re.compile(r"panicked at \S+:\d+:\d+:$")
 
 # How long a test took: a program of tests/, and pytest's --durations.
 TOOK = re.compile(r"^took: ([\d.]+) s \[(\S+)\]$", re.MULTILINE)
@@ -83,7 +89,7 @@ def judge(log: str, status: int) -> Count:
 def reports(log: str) -> list[str]:
     """Collect the output of failed tests, or the end of it if it is long; of pytest's, why."""
     outputs = [
-        (name, text.strip().splitlines())
+        (name, [line for line in text.strip().splitlines() if not FRAME.match(line)])
         for failures in FAILURES.findall(log)
         for name, text in REPORT.findall(failures)
     ]
@@ -100,6 +106,14 @@ def explain(log: str, status: int) -> list[str]:
     if status == 0:
         return []
     return reports(log) or ["\n".join(log.strip().splitlines()[-REPORT_LINES:])]
+
+
+def brief(report: str) -> str:
+    """Return the first line of a report, and the one that says most."""
+    first, *lines = report.splitlines() or ["no output"]
+    said = [after for before, after in pairwise(lines) if PANICKED.search(before)]
+    raised = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    return ": ".join([first.removeprefix("---- "), *(said[-1:] or raised[:1] or lines[-1:])])
 
 
 def reasons(log: str) -> Counter[str]:
@@ -147,9 +161,12 @@ def main(folder: Path) -> int:
         counts = f"{step.passed:5} passed {step.failed:5} failed {step.skipped:5} skipped"
         print(f"{name:20} {counts}{seconds(folder, name)}")
     # They were printed before, perhaps thousands of lines above. Who sees only the end sees these.
-    for path, log in logs.items():
-        for reason in explain(log, statuses[path]):
-            print(f"\n{path.stem}: {reason}")
+    found = [(path.stem, why) for path, log in logs.items() for why in explain(log, statuses[path])]
+    for name, why in found:
+        print(f"\n{name}: {why}")
+    print()
+    for name, why in found:
+        print(f"failed: {name}: {brief(why)}")
     print(f"{total.passed} passed, {total.failed} failed")
     return 1 if total.failed else 0
 

@@ -110,6 +110,12 @@ class Reports(unittest.TestCase):
         log = SHOWN + failures + CARGO.format(2, 1)
         self.assertEqual(reports(log + SHOWN + CARGO.format(2, 0)), ["---- c stdout\nsaw 2"])
 
+    def test_frames_of_backtraces_are_left_out(self) -> None:
+        trace = "stack backtrace:\n   0: rust_begin_unwind\n             at /a/panicking.rs:689:5\n"
+        log = f"failures:\n\n---- c stdout ----\nsaw 2\n{trace}note: short\n\n"
+        expected = ["---- c stdout\nsaw 2\nnote: short"]
+        self.assertEqual(reports(log + CARGO.format(2, 1)), expected)
+
     def test_of_pytest_it_is_shown_why(self) -> None:
         log = (
             "=========== FAILURES ===========\n_______ test_a[x] _______\n\n    a = 1\n"
@@ -156,17 +162,32 @@ class Totals(unittest.TestCase):
             self.lines[:2], ["    2 skipped: no place: /x", "    1 skipped: needs root"]
         )
         self.assertEqual(
-            self.lines[-1].split(), ["all", "3", "passed", "0", "failed", "4", "skipped"]
+            self.lines[-2].split(), ["all", "3", "passed", "0", "failed", "4", "skipped"]
         )
 
     def test_one_failed_step_fails_the_whole(self) -> None:
         steps = {"format": ("", 1), "cargo": (CARGO.format(5, 0), 0)}
         self.assertEqual(self.total(**steps), (1, "5 passed, 1 failed"))
+        self.assertEqual(self.lines[-1], "failed: format: no output")
 
     def test_what_failed_stands_at_the_end(self) -> None:
         steps = {"clippy": ("error: unused\n", 1), "cargo": (CARGO.format(5, 0), 0)}
         self.assertEqual(self.total(**steps), (1, "5 passed, 1 failed"))
-        self.assertEqual(self.lines[-1], "clippy: error: unused")
+        self.assertEqual(
+            self.lines[-3:],
+            ["clippy: error: unused", "", "failed: clippy: error: unused"],
+        )
+
+    def test_each_failure_has_a_line_below_all_reports(self) -> None:
+        said = "ran 3\nthread 'a' panicked at b.rs:6:1:\nbad\nmore\n"
+        rust = f"failures:\n\n---- a::b stdout ----\n{said}\n"
+        pytest = (
+            "=== FAILURES ===\n___ test_a ___\n>   assert a\nE   assert 1 == 2\nE   of it\n"
+            "=== 1 failed in 2.00s ===\n"
+        )
+        self.total(cargo=(rust + CARGO.format(3, 1), 101), pytest=(pytest, 1))
+        expected = ["failed: cargo: a::b stdout: bad", "failed: pytest: test_a: assert 1 == 2"]
+        self.assertEqual(self.lines[-2:], expected)
 
     def test_no_steps_are_a_failure(self) -> None:
         self.assertEqual(self.total(), (1, "0 passed, 1 failed"))
