@@ -63,6 +63,9 @@ pub struct Prepared {
     pub forking: Duration,
 }
 
+/// How long to wait for a killed shadow to end before its parent is asked to reap it.
+const RECLAIM_LIMIT: Duration = Duration::from_secs(60);
+
 /// The frozen copy of a process. It belongs to the thread that has made it. Dropping it kills it.
 pub struct Shadow {
     copy: StoppedCopy,
@@ -229,6 +232,12 @@ impl Shadow {
     pub fn reclaim(self) -> Result<(), CheckpointError> {
         let Parent { pid: parent, .. } = self.parent;
         let is_there = self.parent.lives();
+        self.is_alive.store(false, Ordering::SeqCst);
+        // Only what has ended is reaped, and nothing comes back for it. On a busy machine an exit has taken over five seconds.
+        let late = Instant::now() + RECLAIM_LIMIT;
+        while is_there && !self.copy.end() && Instant::now() < late {
+            diagnose::refuse_frozen(parent, diagnose::MEANWHILE)?;
+        }
         drop(self);
         if !is_there {
             return Ok(());
