@@ -76,10 +76,14 @@ mod tests {
         assert_eq!(stood(NAP), 0);
         assert_eq!(stood(LATE), 0);
         assert_eq!(stood(Duration::from_secs(38)), 37_900);
-        let stalls = Stalls::now();
-        let until = Instant::now() + 2 * LATE;
-        let spin = || while Instant::now() < until {};
-        thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(spin))));
-        assert_eq!(stalls.since(), Duration::ZERO);
+        let stood = || {
+            let stalls = Stalls::now();
+            let until = Instant::now() + 2 * LATE;
+            let spin = || while Instant::now() < until {};
+            thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(spin))));
+            stalls.since()
+        };
+        // A virtual machine may stand still, though hardly each time.
+        assert!((0..3).any(|_| stood() == Duration::ZERO));
     }
 }

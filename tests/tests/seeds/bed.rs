@@ -11,14 +11,17 @@ use farfork_tests::subject::Subject;
 use farfork_tests::{Outcome, Trouble, compile, farfork, testbed};
 use serde_json::Value;
 
-/// The limit of a fetch.
-const DEADLINE: Duration = Duration::from_millis(1500);
+/// The limit of a fetch: that of farfork, as a busy machine stands still now and then.
+const PATIENT: Duration = Duration::from_secs(5);
+/// The same where it is waited for.
+const HASTY: Duration = Duration::from_millis(1500);
 
 /// Two nodes.
 pub struct Bed {
     nodes: Nodes,
     /// Whether shared memory is used.
     by_memory: bool,
+    deadline: Duration,
 }
 
 /// A seed, as `farfork prepare --json` has it.
@@ -33,7 +36,12 @@ impl Bed {
     /// Two nodes.
     pub fn set(test: &str) -> Outcome<Bed> {
         let directory = testbed::work_dir(&format!("seeds-{test}"))?;
-        Ok(Bed { nodes: Nodes::set(directory, "10.78.0")?, by_memory: false })
+        Ok(Bed { nodes: Nodes::set(directory, "10.78.0")?, by_memory: false, deadline: PATIENT })
+    }
+
+    /// The same, on which a fetch that gets no answer fails soon.
+    pub fn hasty(test: &str) -> Outcome<Bed> {
+        Ok(Bed { deadline: HASTY, ..Bed::set(test)? })
     }
 
     /// The same, of which the second reads what the first has through shared memory.
@@ -69,7 +77,7 @@ impl Bed {
 
     /// `farfork`, run on one of the nodes.
     pub fn on(&self, side: &str, arguments: &[&str]) -> Outcome<Command> {
-        let mut command = self.nodes.on(side, arguments, DEADLINE)?;
+        let mut command = self.nodes.on(side, arguments, self.deadline)?;
         command.env("FARFORK_SEED_LISTEN", self.nodes.address(HOME)).stdin(Stdio::null());
         // The nodes are on one host, and most of what is tested is what a network does.
         command.env("FARFORK_SEED_TCP_ONLY", (!self.by_memory).to_string());

@@ -13,6 +13,7 @@ use farfork_tests::{Outcome, Trouble, farfork, testbed};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::bed::Bed;
 use crate::hops::Chain;
 use crate::order;
 
@@ -171,7 +172,7 @@ impl Struck {
 }
 
 fn cross(cell: Cell) -> Outcome {
-    let mut chain = Chain::of("crossing", 1)?;
+    let mut chain = Chain::on(Bed::hasty("crossing")?, 1)?;
     // So that there is a far process on the node of the last clones.
     let (mut waiting, waiting_pid) = chain.clone_on(HOME, &chain.hops[1].seed)?;
     let struck = Struck::of(&chain, cell)?;

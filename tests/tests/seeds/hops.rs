@@ -1,7 +1,7 @@
 //! Clones that are prepared in their turn, many times: each page comes from the seed that owns it.
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use farfork_far::write_key_at;
 use farfork_seed::handle::Handle;
@@ -51,7 +51,11 @@ fn other(side: &str) -> &'static str {
 impl Chain {
     /// The process, and so many hops, in turn on either node.
     pub fn of(test: &str, hops: usize) -> Outcome<Chain> {
-        let bed = Bed::set(test)?;
+        Chain::on(Bed::set(test)?, hops)
+    }
+
+    /// The same on these nodes.
+    pub fn on(bed: Bed, hops: usize) -> Outcome<Chain> {
         let subject = bed.parent(&Program::c("seed_hops"))?;
         let seed = bed.prepare(&subject, &[])?;
         let mut chain = Chain { bed, hops: vec![Hop { subject, seed, side: HOME }] };
@@ -228,7 +232,8 @@ pub fn lost_ancestor() -> Outcome {
 pub fn ancestor_outlives() -> Outcome {
     let bed = Bed::set("outlives")?;
     let subject = bed.parent(&Program::c("seed_hops"))?;
-    let seed = bed.prepare(&subject, &["--expires", "2"])?;
+    let seed = bed.prepare(&subject, &["--expires", "10"])?;
+    let first_end = seed.report["expires_unix_s"].as_u64().unwrap_or_default();
     let mut chain = Chain { bed, hops: vec![Hop { subject, seed, side: HOME }] };
     chain.hop()?;
     let expires = |chain: &Chain| -> Outcome<u64> {
@@ -240,7 +245,8 @@ pub fn ancestor_outlives() -> Outcome {
     let renew = ["seeds", "renew", "--json", &chain.last().seed.handle, "--expires", "9000"];
     chain.bed.json(HOME, &renew)?;
     testbed::eventually("it is renewed again", || Ok(expires(&chain)? > second + 8000))?;
-    std::thread::sleep(Duration::from_millis(2500));
+    let after = UNIX_EPOCH + Duration::from_secs(first_end) + Duration::from_millis(500);
+    std::thread::sleep(after.duration_since(SystemTime::now()).unwrap_or_default());
     let (mut clone, pid) = chain.clone_on(HOME, &chain.last().seed)?;
     order(&mut clone, b"v")?;
     clone.send_byte();

@@ -50,7 +50,7 @@ fn run(name: &str, arguments: &[&str]) -> Outcome {
 
 impl Postgres {
     fn start() -> Outcome<Postgres> {
-        let (directory, port) = (testbed::work_dir("postgres")?, serving::free_port()?);
+        let directory = testbed::work_dir("postgres")?;
         run("chown", &[USER, &directory.display().to_string()])?;
         let data = directory.join("data");
         farfork::must_run({
@@ -59,6 +59,7 @@ impl Postgres {
             initdb.current_dir(&directory);
             initdb
         })?;
+        let port = serving::free_port()?;
         let mut command = program("postgres", None);
         command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "fsync=off", "-D"]);
         command.arg(&data).arg("-k").arg(&directory);

@@ -1,9 +1,12 @@
 //! What the tests of all servers do.
 
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Child;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use farfork_tests::way::{Place, Way};
@@ -14,6 +17,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// From which servers get their ports.
+const PORTS: Range<u16> = 20_000..30_000;
 
 /// A running server. Dropped, it and what it has started are ended.
 pub struct Server(Child);
@@ -43,12 +49,17 @@ impl Drop for Server {
     }
 }
 
-/// A port that is free now.
+/// A port that is free now. The kernel gives others, from 32,768 on, to what asks for any, so that this one stays free until
+/// a server has it.
 pub fn free_port() -> Outcome<u16> {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|error| Trouble::during("looking for a port", error))
+    static DRAWN: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id();
+    let numbers = std::iter::repeat_with(|| first.wrapping_add(DRAWN.fetch_add(1, Relaxed)));
+    let ports = numbers.map(|number| PORTS.start + (number % PORTS.len() as u32) as u16);
+    ports
+        .take(PORTS.len())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .ok_or_else(|| Trouble::Failed("all ports are taken".to_owned()))
 }
 
 /// A connection to `port` in the network namespace of process `pid`, or in this one.

@@ -207,7 +207,7 @@ mod tests {
 
     /// Page 0 is the image's own, page 1 is page 3 of the first owner, page 2 is page 0 of the second.
     fn split(own: &Node, owners: &[&Node], keys: &Path) -> SplitImage {
-        let sources = Sources::new(None, Duration::from_millis(500));
+        let sources = Sources::new(None, Duration::from_secs(5));
         let at = OwnerImage::new(&own.owner, &sources, keys, None).unwrap();
         write_key_at(&at.at.key, &SharedKey::new([1; 16], [1; 32])).unwrap();
         let image = at.image.source.find(&Cid::from_bytes([1; 16]).to_string()).unwrap().image;

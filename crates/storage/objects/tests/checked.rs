@@ -6,6 +6,7 @@ use std::fs;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 use farfork::liveness::KernelLocks;
 use farfork::seeded::Fault;
@@ -149,10 +150,14 @@ fn a_reference_to_an_object_whose_place_another_one_has() {
     });
 }
 
+/// A process that starts another program has the locks of all clients of this one until it executes it.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
 /// A program that closes all descriptors loses the lock of its client.
 #[test]
 fn an_id_that_another_client_has() {
     let words = ["cannot go on as client 1", "has it now", "do not close descriptors"];
+    let _alone = SPAWNING.lock().expect("no test panicked");
     is_found(&words, Fault::CheckIgnoresIncarnation, || {
         let (_directory, path) = region();
         let mut client = open(&path);
@@ -256,6 +261,7 @@ fn a_forked_child_with_its_parents_handle() {
 /// `FARFORK_CHECKED=abort` ends the process where it goes wrong, for a debugger or a core file.
 #[test]
 fn misuse_aborts_if_it_is_to() {
+    let _alone = SPAWNING.lock().expect("no test panicked");
     let (_directory, path) = region();
     let own = std::env::current_exe().expect("an own path");
     let misuse = |setting| {
