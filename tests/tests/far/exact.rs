@@ -1,9 +1,9 @@
 //! Exactly the right bytes or an error, when memory is short and when servers do not agree.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use farfork_tests::driver::Tests;
 use farfork_tests::nodes::{AWAY, HOME, SOON, demand, missing};
@@ -108,7 +108,16 @@ fn two_servers() -> Outcome {
         let unmount = || bed.on(AWAY, &["far", "unmount", second]);
         testbed::eventually("the unmount", || Ok(farfork::run(unmount()?)?.status.success()))?;
         // A byte of the header, whose checksum a forger would make right.
-        write_at(&pool.join("images").join(&cid), 90, b"!")?;
+        let file = pool.join("images").join(&cid);
+        write_at(&file, 90, b"!")?;
+        // The server takes it for another file by the second in which it was written. Within the same one it would refuse what
+        // was changed, and the forgery would not be seen here.
+        let later = SystemTime::now() + Duration::from_secs(10);
+        File::options()
+            .write(true)
+            .open(&file)
+            .and_then(|file| file.set_modified(later))
+            .map_err(|error| Trouble::during("dating the forgery", error))?;
         let said = bed.refused(restore(&[])?)?;
         demand(said.contains("is forged or damaged"), "a refusal", &said)?;
         demand(said.contains(bed.address()) && said.contains(second), "both servers", &said)
