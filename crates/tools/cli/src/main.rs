@@ -116,7 +116,7 @@ enum Command {
     /// List, inspect, remove, export and import images.
     #[command(subcommand)]
     Images(images::Command),
-    /// Import, export, inspect, serve and map snapshots of virtual machines.
+    /// Import, export, inspect, serve, map and repack snapshots of virtual machines.
     #[command(subcommand)]
     Vm(vm::Command),
     /// Declare which memory of an image is hot: its pages become local when clones touch them.
