@@ -57,6 +57,26 @@ pub fn demand(holds: bool, what: &str, seen: &dyn Debug) -> Outcome {
     if holds { Ok(()) } else { Err(Trouble::Failed(format!("expected {what}, saw {seen:?}"))) }
 }
 
+/// Demands that fewer bytes than `limit` are fetched while something runs that needs nothing new. A kernel may drop a cached page
+/// that no process uses, also without memory pressure (DAMON): then it runs again, up to three times. What is fetched by every run
+/// is seen.
+pub fn demand_few_fetched(
+    limit: u64,
+    fetched: impl Fn() -> Outcome<u64>,
+    mut run: impl FnMut() -> Outcome,
+) -> Outcome {
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let before = fetched()?;
+        run()?;
+        seen.push(fetched()? - before);
+        if seen.last() < Some(&limit) {
+            return Ok(());
+        }
+    }
+    demand(false, &format!("fewer than {limit} bytes to be fetched"), &seen)
+}
+
 /// Sends a process a signal.
 pub fn end(pid: i32, signal: Signal) {
     if pid > 1 {

@@ -729,7 +729,7 @@ fn is_asked_by_one_that_goes() -> Outcome {
     let ghost = attach(&scene)?;
     leave(ask(&scene, &ghost, "a/b")?)?;
     scene.has_no_ghost(&ghost)?;
-    await_until("the image is let go of", || scene.pins().is_ok_and(|pins| pins.is_empty()))?;
+    demand(scene.pins()?.is_empty(), "the image is still pinned")?;
     scene.fails(&["restore", "a/b", "--ghost", &ghost], 1, &[&ghost, "used"])?;
     scene.strike()
 }

@@ -49,7 +49,7 @@ struct StartingClone {
     started: Started,
     container: Option<Container>,
     /// What held the image as long as the clone waited in its ghost.
-    _pin: Option<BorrowedImage>,
+    ghost_pin: Option<BorrowedImage>,
     /// The end on which it has waited, which it closes on its way.
     _peer_end: Option<PeerEnd>,
     warnings: Vec<String>,
@@ -83,7 +83,7 @@ impl Node {
         // A clone that waits in its ghost already cannot be profiled.
         let is_watched = !is_made && self.is_watched(call, &image, &pin)?;
         let epochs = is_watched.then(|| pool.pool().epochs(cid)).transpose()?;
-        let StartingClone { started, container, _pin, _peer_end, warnings, tiering } =
+        let StartingClone { started, container, ghost_pin, _peer_end, warnings, tiering } =
             self.spawn(channel, call, &image, is_watched, &pin, &externals)?;
         drop(externals);
         let read = &image.attached.image;
@@ -97,7 +97,7 @@ impl Node {
             Ok(both) => both,
             Err(error) => {
                 let shortage = container.as_ref().and_then(Container::shortage);
-                clear(started, pin, container);
+                clear(started, (pin, ghost_pin), container);
                 return Err(shortage.map_or(error, NodeError::Agent));
             }
         };
@@ -221,7 +221,7 @@ impl Node {
             return Ok(StartingClone {
                 started,
                 container: None,
-                _pin: None,
+                ghost_pin: None,
                 _peer_end: None,
                 warnings: Vec::new(),
                 tiering,
@@ -244,11 +244,11 @@ impl Node {
                 (started, Some((pin, waker.leave())), warnings, tiering)
             }
         };
-        let (_pin, _peer_end) = waited.unzip();
+        let (ghost_pin, _peer_end) = waited.unzip();
         Ok(StartingClone {
             started,
             container: Some(container),
-            _pin,
+            ghost_pin,
             _peer_end,
             warnings,
             tiering,
@@ -323,12 +323,16 @@ pub fn await_message(
 }
 
 /// Ends all processes of a clone. A process that is at work in the kernel cannot be killed at once: it
-/// keeps its image, but does not keep the caller waiting.
-fn clear(started: Started, pin: BorrowedImage, container: Option<Container>) {
+/// keeps its image, but does not keep the caller waiting. When the container is gone, the image is not pinned any more.
+fn clear(
+    started: Started,
+    pins: (BorrowedImage, Option<BorrowedImage>),
+    container: Option<Container>,
+) {
     let (done, cleared) = mpsc::channel();
     thread::spawn(move || {
         started.end();
-        drop(pin);
+        drop(pins);
         drop(container);
         let _ = done.send(());
     });
